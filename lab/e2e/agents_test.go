@@ -22,9 +22,9 @@ import (
 
 func TestAgents_ShareNothing(t *testing.T) {
 	t.Parallel()
-	state := mkdir(t) // the same state_dir, as by default
+	state := mkdir(t) // both agents have the same state_dir, as by default
 	a, b := newNode(t, nodeOptions{state: state}), newNode(t, nodeOptions{state: state})
-	must.NotEq(t, b.store(), a.store(), must.Sprint("they share a directory"))
+	must.NotEq(t, b.store(), a.store(), must.Sprint("they share a state directory"))
 	inA, inB := a.start(t, conf{"command": counter}), b.start(t, conf{"command": counter})
 	superA, superB := a.supervisor(t), b.supervisor(t)
 	must.NotEq(t, superB.pid, superA.pid, must.Sprint("they share a supervisor"))
@@ -41,15 +41,15 @@ func TestAgents_ShareNothing(t *testing.T) {
 	superA.end(t)
 	a.plugin(t).end(t)
 	a.another(t, a.isSupervisor, superA)
-	for name, p := range map[string]proc{"supervisor": superB, "plugin": pluginB, "task": procB,
-		"task of the other": procA} {
-		test.True(t, p.alive(), test.Sprintf("the %s did not survive the kills of the other agent's processes", name))
+	for name, p := range map[string]proc{"B's supervisor": superB, "B's plugin": pluginB, "B's task": procB,
+		"A's task": procA} {
+		test.True(t, p.alive(), test.Sprintf("%s did not survive the kills of A's supervisor and plugin", name))
 	}
 	inA.stop(t)
 	kill(t, a)
 	inB.printsOn(t, len(inB.output(t, "stdout")), 500)
 	p := b.supervisor(t)
-	test.Eq(t, superB.pid, p.pid, test.Sprint("the other agent has another supervisor"))
+	test.Eq(t, superB.pid, p.pid, test.Sprint("B's supervisor was replaced"))
 	a.restart(t)
 }
 
@@ -63,7 +63,7 @@ set -e
 for m in $(cut -d" " -f5 /proc/self/mountinfo | grep ^/sys/fs/cgroup); do mount -o remount,bind,ro "$m"; done
 exec setpriv --reuid=65534 --regid=65534 --clear-groups --bounding-set=-all --inh-caps=-all "$@"' sh "$@"`
 
-// Such an agent has no cgroups either.
+// TestAgent_RunsWithoutRoot runs an agent without privileges, which has no cgroups either.
 func TestAgent_RunsWithoutRoot(t *testing.T) {
 	t.Parallel()
 	o := nodeOptions{bare: true, shell: unprivileged}
@@ -88,8 +88,8 @@ func TestAgent_RunsWithoutRoot(t *testing.T) {
 	}
 }
 
-// The other tests read /proc, so their agents are processes of the host. This one shows the same in the lab's
-// container.
+// TestAgent_RunsInContainer runs an agent in the lab's container. The other tests read /proc, so their agents are
+// processes of the host.
 func TestAgent_RunsInContainer(t *testing.T) {
 	testsupport.Long(t, "needs a container")
 	if err := agent.DockerAnswers(t.Context()); err != nil {
@@ -110,7 +110,7 @@ func TestAgent_RunsInContainer(t *testing.T) {
 			n.tellLog(t)
 		}
 		test.NoError(t, a.Close(ctx))
-		test.Error(t, exec.Command("docker", "inspect", a.Info().Container).Run(), test.Sprint("the container is left"))
+		test.Error(t, exec.Command("docker", "inspect", a.Info().Container).Run(), test.Sprint("the container still exists"))
 	}()
 	inside := func(script string) string {
 		t.Helper()
@@ -150,7 +150,7 @@ func TestAgent_RunsInContainer(t *testing.T) {
 		left := inside("ps -eo pid=,args= | grep -F 'sleep 0.05' | grep -v grep; find " + a.StateDir() +
 			" -path '*/exec-lite/*/tasks/*' 2>/dev/null; test -d " + a.StateDir())
 		if left != "" {
-			return fmt.Errorf("left of the tasks:\n%s", left)
+			return fmt.Errorf("leftovers of the tasks:\n%s", left)
 		}
 		return nil
 	})

@@ -36,7 +36,7 @@ api {
 }
 `
 
-// class has the options of a pool's classes.
+// class has the options of each class that pool makes.
 const class = `
   allow            = ["mode"]
   min_capacity     = "16MiB"
@@ -57,7 +57,7 @@ var zfsFuse struct {
 	zfsfuse.Pool
 }
 
-// pool makes classes on a pool in a file, which exist until the end of the test, and returns their configuration.
+// pool makes classes in zfsFuse, which stays at least until the end of the test, and returns their configuration.
 func pool(t *testing.T, classes ...string) string {
 	t.Helper()
 	needRootAgent(t)
@@ -105,7 +105,7 @@ func endZFSFuse(t *testing.T) {
 	test.NoError(t, errors.Join(zfsfuse.Remove(z.dir+"/pool"), os.RemoveAll(z.dir)))
 }
 
-// zfs runs the pool's zfs.
+// zfs runs the zfs command of zfsFuse.
 func zfs(t *testing.T, args ...string) {
 	t.Helper()
 	out, err := exec.Command(zfsFuse.Program, args...).CombinedOutput()
@@ -163,7 +163,7 @@ func (n *node) volume(t *testing.T, name string) (id string) {
 // deleteVolume deletes a volume if it exists.
 func (n *node) deleteVolume(t *testing.T, id string) {
 	t.Helper()
-	testsupport.Within(t, 2*time.Minute, func() error { // fails while its jobs are being stopped
+	testsupport.Within(t, 2*time.Minute, func() error { // a deletion fails while the volume's jobs are being stopped
 		_, _, err := n.Client().HostVolumes().Delete(&api.HostVolumeDeleteRequest{ID: id}, nil)
 		if err != nil && strings.Contains(err.Error(), "no such volume") {
 			return nil
@@ -172,7 +172,7 @@ func (n *node) deleteVolume(t *testing.T, id string) {
 	})
 }
 
-// useDatasets prints for each dataset of the task whether an earlier run of the task has used it.
+// useDatasets is a script that prints, for each dataset of its task, whether an earlier run has used it.
 const useDatasets = `for d in /data /scratch; do
   [ -e $d ] || continue
   echo "$d is $(stat -f -c %T $d), was $(cat $d/$NOMAD_JOB_ID 2>/dev/null || echo new)"
@@ -182,7 +182,7 @@ echo ready
 exec sleep 1000
 `
 
-// datasetsUsed is the output of useDatasets.
+// datasetsUsed returns the expected output of useDatasets.
 func datasetsUsed(was string, dirs ...string) (out string) {
 	for _, d := range dirs {
 		out += d + " is fuseblk, was " + was + "\n"
@@ -249,7 +249,7 @@ func TestDatasets_AreInTasks(t *testing.T) {
 					test.Sprintf("%s after its restart", task.name))
 			}
 			drivers := []string{driver}
-			if driver == "exec-lite" { // Nomad's exec has volumes, too
+			if driver == "exec-lite" { // volumes work with Nomad's exec, too
 				drivers = append(drivers, "exec")
 			}
 			for _, driver := range drivers {
@@ -257,7 +257,7 @@ func TestDatasets_AreInTasks(t *testing.T) {
 				must.Eq(t, "exit 0", reader.ended(t), must.Sprint(driver, ": ", reader.story()))
 				test.Eq(t, "fuseblk\nof another job\n", reader.output(t, "stdout"), test.Sprint(driver))
 
-				// a volume of the agent's configuration, in the task's directory
+				// a volume from the agent's configuration, mounted in the task's directory
 				reader = run("cat local/static/file", nomadtest.WithVolume("static", "local/static"), asDriver(driver))
 				must.Eq(t, "exit 0", reader.ended(t), must.Sprint(driver, ": ", reader.story()))
 				test.Eq(t, "of the host\n", reader.output(t, "stdout"), test.Sprint(driver))
@@ -270,7 +270,7 @@ func TestDatasets_AreInTasks(t *testing.T) {
 }
 
 // TestDatasets_AreInContainers shows the limits for Nomad's docker driver in docs/plugins/dataset.md. Volumes work. If
-// the plugin mounts slots for all drivers, Nomad forgets one of a task's volume and slot.
+// the plugin mounts slots for all drivers, Nomad drops the volume of a task that has both, and the slot after restarts.
 func TestDatasets_AreInContainers(t *testing.T) {
 	testsupport.Long(t, "needs containers")
 	if err := agent.DockerAnswers(t.Context()); err != nil {
@@ -319,7 +319,7 @@ plugin "docker" {
 	tasks := []struct {
 		name          string
 		alloc         *alloc
-		first, second string // output of its runs
+		first, second string // outputs of its two runs
 	}{
 		{"volume", run(volume), datasetsUsed("new", "/data"), datasetsUsed("used", "/data")},
 		{"slot", run(slot), datasetsUsed("new", "/scratch"), datasetsUsed("")},

@@ -19,21 +19,21 @@ import (
 
 const deployPage = "deploy/README.md"
 
-// ssh replaces OpenSSH's program. It runs its last argument, a command, in a root.
+// ssh replaces OpenSSH's program. It runs its last argument, a command, in a test's root (see newRoot).
 const ssh = `#!/bin/sh
 for command; do :; done
 exec env -i HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin %s sh -c "$command"
 `
 
-// TestDeploy_AnsibleInstallsAndRemoves runs the role on a node with Nomad, which does not have Ansible.
+// TestDeploy_AnsibleInstallsAndRemoves runs the role on a node that has Nomad, but not Ansible.
 func TestDeploy_AnsibleInstallsAndRemoves(t *testing.T) {
-	testsupport.Long(t, "two releases are built, and Ansible takes its time")
+	testsupport.Long(t, "builds two releases, and runs Ansible, which is slow")
 	if _, err := exec.LookPath("ansible-playbook"); err != nil {
 		t.Skip(err)
 	}
 	t.Parallel()
 	r, dir := newRoot(t), mkdir(t)
-	r.sh("systemctl start nomad; mkdir -p /opt/nomad/data/plugins") // the directory stays
+	r.sh("systemctl start nomad; mkdir -p /opt/nomad/data/plugins") // the role keeps the directory
 	const files = "mkdir -p /root/.ansible/tmp; find /opt/nomad/data /etc/nomad.d /tmp /root/.ansible -path " +
 		"'*/plugins*' -o -not -path '/opt/*'"
 	before := r.sh(files)
@@ -71,7 +71,7 @@ func TestDeploy_AnsibleInstallsAndRemoves(t *testing.T) {
 	test.Eq(t, before, r.sh(files))
 	test.StrNotContains(t, r.sh("nomad node status -self"), "exec-lite", test.Sprint("the agent was not restarted"))
 
-	// an agent that does not come back ends the play, also if it is run again
+	// the play fails if the agent does not come back, even when it is run again
 	for _, changed := range []string{"changed=3", "changed=0"} {
 		out, err = shell(t, dir, env, play+` -e '{"outrider_plugin_restart": "systemctl stop nomad"}'`)
 		test.Error(t, err)

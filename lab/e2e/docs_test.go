@@ -26,15 +26,15 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// The commands of developerPages run in the root of a checkout, those of the other pages on an operator's node in a
+// Commands of developerPages run in the root of a checkout. Commands of operatorPages run on an operator's node, in a
 // folder with the plugins' binaries.
 var developerPages = []string{"README.md", "docs/start/lab.md", "docs/develop/conformance.md"}
 
 var operatorPages = []string{"README.md", "docs/guides/harden.md", "docs/guides/migrate.md",
 	"docs/plugins/exec-lite.md", "docs/plugins/python.md", "docs/plugins/usb.md"}
 
-// TestDocs_EveryCommandIsRun checks that each block of commands is on a page that a test runs, or has a comment that
-// gives the reason why not.
+// TestDocs_EveryCommandIsRun checks that each block of commands is on a page that a test runs, or has a comment with
+// the reason why it is not run.
 func TestDocs_EveryCommandIsRun(t *testing.T) {
 	root := "../.."
 	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
@@ -67,10 +67,10 @@ func TestDocs_EveryCommandIsRun(t *testing.T) {
 	must.NoError(t, err)
 }
 
-// TestDocs_DevelopersCommands runs the developers' commands of the README and other pages, each page with its own lab.
-// The pages run one after the other, because each lab uses Nomad's default port if it is free. LAB_RUNTIME selects
+// TestDocs_DevelopersCommandsWork runs the developers' commands of the README and other pages, each page with its own
+// lab. The pages run one after the other, because each lab uses Nomad's default port if it is free. LAB_RUNTIME selects
 // where the lab runs.
-func TestDocs_DevelopersCommands(t *testing.T) {
+func TestDocs_DevelopersCommandsWork(t *testing.T) {
 	testsupport.Long(t, "the README's demonstrations take minutes")
 	for _, page := range developerPages {
 		t.Run(page, func(t *testing.T) {
@@ -89,9 +89,9 @@ func TestDocs_DevelopersCommands(t *testing.T) {
 	}
 }
 
-// TestDocs_OperatorsCommands runs each page's commands on an agent without plugins: they install, configure, restart
-// and run jobs. Then the agent loads each configuration that the page shows.
-func TestDocs_OperatorsCommands(t *testing.T) {
+// TestDocs_OperatorsCommandsWork runs each page's commands on an agent without plugins. They install plugins, restart
+// the agent and run jobs. Then the agent loads each configuration that the page shows.
+func TestDocs_OperatorsCommandsWork(t *testing.T) {
 	t.Parallel()
 	for _, page := range operatorPages {
 		t.Run(page, func(t *testing.T) {
@@ -101,7 +101,7 @@ func TestDocs_OperatorsCommands(t *testing.T) {
 			}
 			n := newPlainNode(t)
 			blocks := readFences(t, page)
-			if page == "README.md" { // the other commands are the developer's, who has built the plugin
+			if page == "README.md" { // its other commands are for developers, who have built the plugin
 				blocks = slices.DeleteFunc(blocks, func(f fence) bool { return f.node == "" })
 				must.SliceNotEmpty(t, blocks)
 				must.NoError(t, os.Symlink(n.work, filepath.Join(n.work, "bin")))
@@ -148,7 +148,7 @@ func runFences(t *testing.T, page []fence, dir string, env []string, places *str
 	})
 }
 
-// runFencesBy runs a page's commands by a function that returns their output.
+// runFencesBy runs a page's commands with a function that returns their output.
 func runFencesBy(t *testing.T, page []fence, run func(commands string) (output string, err error)) {
 	t.Helper()
 	var out string
@@ -165,7 +165,7 @@ func runFencesBy(t *testing.T, page []fence, run func(commands string) (output s
 		t.Logf("%v (%.1f s)\n%s\n%s", f, time.Since(start).Seconds(), f.text, out)
 		must.Eq(t, f.fails, (err != nil), must.Sprintf("%v: the commands ended with %v", f, err))
 		for _, want := range f.prints {
-			must.StrContains(t, out, want, must.Sprintf("%v: the output has no", f))
+			must.StrContains(t, out, want, must.Sprintf("%v: the output lacks this text", f))
 		}
 	}
 }
@@ -189,8 +189,8 @@ func shell(t *testing.T, dir string, env []string, commands string) (string, err
 // plainNode is an operator's agent before the first plugin is installed.
 type plainNode struct {
 	agent.Agent
-	dir  string // of the agent
-	etc  string // in place of /etc/nomad.d: the agent reads it in addition to its own configuration
+	dir  string // the agent's directory
+	etc  string // replaces /etc/nomad.d: the agent reads it in addition to its own configuration
 	work string // the unpacked binaries
 	bin  string // in PATH: nomad, and stand-ins for systemctl and sudo
 }
@@ -221,7 +221,7 @@ func newPlainNode(t *testing.T) *plainNode {
 		Config: keepAllocations})
 	must.NoError(t, err)
 	t.Cleanup(func() { n.end(t) })
-	// replace the file with additional configuration by a link to the directory
+	// put a link to the directory etc in place of the file with additional configuration
 	more := filepath.Join(n.Info().Dir, "extra.hcl")
 	must.NoError(t, os.Rename(more, filepath.Join(n.etc, "nomad.hcl")))
 	must.NoError(t, os.Symlink(n.etc, more))
@@ -232,12 +232,12 @@ func (n *plainNode) env() []string {
 	return append(os.Environ(), "NOMAD_ADDR="+n.Address(), "PATH="+n.bin+":"+os.Getenv("PATH"), systemctlDir+"="+n.dir)
 }
 
-// places replaces the paths of the pages by those of this agent.
+// places returns a replacer that turns the pages' paths into this agent's paths.
 func (n *plainNode) places() *strings.Replacer {
 	return strings.NewReplacer("/opt/nomad/data/plugins", n.PluginDir(), "/etc/nomad.d", n.etc)
 }
 
-// load restarts the agent with a configuration of a page, which replaces all others.
+// load restarts the agent with one configuration from a page, and without the earlier ones.
 func (n *plainNode) load(t *testing.T, f fence) {
 	t.Helper()
 	old, err := filepath.Glob(filepath.Join(n.etc, "*"))
@@ -246,7 +246,7 @@ func (n *plainNode) load(t *testing.T, f fence) {
 		must.NoError(t, os.Remove(path))
 	}
 	must.NoError(t, os.WriteFile(filepath.Join(n.etc, "page.hcl"), []byte(f.text), 0o644))
-	for _, m := range pluginBlock.FindAllStringSubmatch(f.text, -1) { // the page may have uninstalled it
+	for _, m := range pluginBlock.FindAllStringSubmatch(f.text, -1) { // the page may have uninstalled the plugin
 		binary, installed := filepath.Join(n.work, m[1]), filepath.Join(n.PluginDir(), m[1])
 		_, ours := os.Stat(binary) // Nomad's own plugins have no binary there
 		if _, err := os.Stat(installed); err != nil && ours == nil {
@@ -297,8 +297,8 @@ func (n *plainNode) end(t *testing.T) {
 const systemctlDir = "OUTRIDER_TEST_SYSTEMCTL"
 
 // systemctl replaces systemd's program: it is this test binary under another name. It restarts the agent, and waits
-// until the agent and its plugins are healthy, since an operator takes that long to type the next command. An error has
-// the end of the agent's log.
+// until the agent and its plugins are healthy, since an operator takes that long to type the next command. Errors
+// include the end of the agent's log.
 func systemctl(args []string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()

@@ -24,18 +24,18 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// fault is one row of the table: while four tasks run, strike breaks something. Three of them end before it is
-// repaired. Each exit that Nomad reports must be true.
+// fault is one row of the table: while four tasks run, strike breaks something. Three of the tasks end before the
+// fault is repaired. Each exit that Nomad reports must be true.
 type fault struct {
 	name string
 
 	// strike causes the fault, and returns a function that repairs it.
 	strike func(t *testing.T, r *round) (heal func())
 
-	// loses is who could have seen the exits, but is lost. If it is everybody, "lost" is as true as the exact exit.
+	// loses names the observers of exits that are killed. If it is everybody, "lost" is as true as the exact exit.
 	loses witness
 
-	// cut means that the end of the output may be missing without an event: no logmon reads what is written.
+	// cut means that the end of the output may be missing without an event, because no logmon reads it.
 	cut bool
 
 	long bool // not in the quick tests
@@ -54,7 +54,7 @@ type round struct {
 	n                 *node
 	goesOn, code, sig *alloc
 	oom               *alloc // nil without a memory cgroup
-	trigger           string // the file that ends the other three
+	trigger           string // the file that ends all tasks except goesOn
 	procs             map[*alloc]proc
 }
 
@@ -89,7 +89,7 @@ var generalFaults = []fault{
 	}},
 	{name: "plugin and supervisor killed", loses: everybody, strike: killPluginAndSupervisor},
 	{name: "agent, plugin and supervisor killed", loses: everybody, strike: func(t *testing.T, r *round) func() {
-		killPluginAndSupervisor(t, r) // first: the plugin ends with the agent
+		killPluginAndSupervisor(t, r) // before the agent: the plugin would end with it
 		kill(t, r.n)
 		return func() { r.n.restart(t) }
 	}},
@@ -182,7 +182,7 @@ func (f fault) run(t *testing.T, n *node) {
 	}
 }
 
-// truths returns the outcomes that are true.
+// truths returns the outcomes that Nomad may truthfully report.
 func (f fault) truths(want string, n *node) []string {
 	if f.loses == everybody || f.loses == supervisor && !n.tellsExit() {
 		return []string{want, "lost"}
@@ -222,7 +222,7 @@ func newRound(t *testing.T, n *node) *round {
 	return r
 }
 
-// end stops the fourth task, and checks that nothing of the round is left.
+// end stops the tasks, and checks that nothing of the round is left.
 func (r *round) end(t *testing.T) {
 	p := r.procs[r.goesOn]
 	for _, a := range append(r.ending(), r.goesOn) {
@@ -267,7 +267,7 @@ func (a *alloc) quiet(t testing.TB) {
 	})
 }
 
-// burst is the number of tasks that are being started at a kill.
+// burst is the number of tasks that are started around each kill.
 const burst = 20
 
 // onceKill kills processes in the middle of a burst.
@@ -275,8 +275,8 @@ type onceKill struct {
 	name string
 	kill func(t *testing.T, n *node)
 
-	// loses means that the plugin or the supervisor ends with the agent or in the middle of a start. It may have been the
-	// only one to know an exit, so "lost" is true, too. An agent that is stopped kills its plugin.
+	// loses means that the plugin or the supervisor ends, with the agent or in the middle of a start. Only that process
+	// may have known an exit, so "lost" is true, too. An agent that is stopped kills its plugin.
 	loses bool
 }
 
@@ -305,7 +305,7 @@ func (n *node) killAll(is func(proc) bool) {
 }
 
 // onceJob returns the job of a burst. Each task first adds a line to its own file, and ends with its own code. Half of
-// the tasks have a token in their environment, half a template, which a restarted agent renders again.
+// the tasks have a token in their environment. The others have a template, which a restarted agent renders again.
 func onceJob(t *testing.T, dir string) *api.Job {
 	j := job(t, sh(`echo x >> `+dir+`/$NOMAD_GROUP_NAME-$NOMAD_ALLOC_INDEX
 		echo "$NOMAD_TOKEN$MADE_AT" | cksum; sleep 0.$((NOMAD_ALLOC_INDEX * 9)); exit $((NOMAD_ALLOC_INDEX % 5))`),

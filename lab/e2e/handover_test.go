@@ -52,7 +52,7 @@ type cluster struct {
 	dir        string                   // for the tasks' files
 }
 
-// newCluster starts a cluster. asks returns the address of the API that the plugins use; empty: their own agent.
+// newCluster starts a cluster. asks returns the address of the API that the plugins use; empty: their own agent's.
 func newCluster(t *testing.T, clients int, asks func(*cluster) string) *cluster {
 	t.Helper()
 	c := &cluster{
@@ -130,13 +130,13 @@ func (c *cluster) recordsLeft() error {
 	left, _ := filepath.Glob(filepath.Join(c.host.dir, "runs", "*-*[^e]?")) // except *.taken, which is removed later
 	var errs []error
 	for _, file := range left {
-		text, _ := os.ReadFile(file) // empty for a lock
+		text, _ := os.ReadFile(file) // a lock file is empty
 		errs = append(errs, fmt.Errorf("the host still has the record %s: %s", filepath.Base(file), text))
 	}
 	return errors.Join(errs...)
 }
 
-// becomes waits until the run has a state by the host's record.
+// becomes waits until the host's record of the run has this state. The state "not there" means that no record exists.
 func (s *survivor) becomes(t *testing.T, state string) {
 	t.Helper()
 	testsupport.Within(t, 2*time.Minute, func() error {
@@ -160,7 +160,7 @@ func (s *survivor) becomes(t *testing.T, state string) {
 const absentTime = 20 * time.Second
 
 // alone returns for how long no node has followed the only run, as other nodes see it. This is the age of the file that
-// the owner's connection locks; its time is that of CLOCK_BOOTTIME.
+// the owner's connection locks. The file's modification time is a time of CLOCK_BOOTTIME.
 func (h *remoteHost) alone() time.Duration {
 	locks, _ := filepath.Glob(filepath.Join(h.dir, "runs", "*.lock"))
 	if len(locks) != 1 {
@@ -189,7 +189,7 @@ func (c *cluster) run(t *testing.T, edit ...func(*api.Job, *api.Task)) *survivor
 	s.job = job(t, nil, onBox)
 	s.log = filepath.Join(c.dir, *s.job.ID)
 	task := s.job.TaskGroups[0].Tasks[0]
-	// without a subshell, which would look like a second copy
+	// no subshell: it would look like a second copy of the task
 	s.script = "read -r stat < /proc/$$/stat; set -- $stat; shift 21; echo $$.$1 >> " + s.log + "; exec " + counter +
 		" -every 100ms -until " + s.log + ".end"
 	task.SetConfig("command", "/bin/sh")
@@ -216,7 +216,7 @@ func (c *cluster) run(t *testing.T, edit ...func(*api.Job, *api.Task)) *survivor
 	return s
 }
 
-// migrate returns a strategy with which a drain does not wait for 10 s.
+// migrate returns a strategy for drains that wait 1 s for a healthy task, not 10 s as by default.
 func migrate() *api.MigrateStrategy {
 	return &api.MigrateStrategy{MaxParallel: new(1), HealthCheck: new("task_states"), MinHealthyTime: new(time.Second),
 		HealthyDeadline: new(time.Minute)}
@@ -248,7 +248,7 @@ func (s *survivor) alloc() (*api.AllocationListStub, *node, error) {
 	return nil, nil, fmt.Errorf("job %s has no allocation with the desired status run", *s.job.ID)
 }
 
-// on waits until Nomad reports the task as running on a node other than not, and returns its allocation and node.
+// on waits until Nomad reports that the task runs on a node outside of not, and returns its allocation and node.
 func (s *survivor) on(t *testing.T, not ...*node) (alloc *api.AllocationListStub, where *node) {
 	t.Helper()
 	testsupport.Within(t, 3*time.Minute, func() error {
@@ -260,7 +260,7 @@ func (s *survivor) on(t *testing.T, not ...*node) (alloc *api.AllocationListStub
 			return fmt.Errorf("%s is %s: %s", a.Name, a.ClientStatus, s.story())
 		}
 		if slices.Contains(not, n) {
-			return fmt.Errorf("it is still on a node that it should leave: %s", s.story())
+			return fmt.Errorf("the task is still on a node that it should leave: %s", s.story())
 		}
 		alloc, where = a, n
 		return nil
@@ -291,20 +291,20 @@ func (s *survivor) story() string {
 	return strings.Join(said, " | ")
 }
 
-// starts returns the identities of all processes so far: PID in its own namespace, and start time.
+// starts returns the identities of the task's processes so far: PID in their own namespace, and start time.
 func (s *survivor) starts() []string {
 	text, _ := os.ReadFile(s.log)
 	return strings.Fields(string(text))
 }
 
-// alive returns the identities of the task's live processes: a shell that becomes the counter.
+// alive returns the identities of the task's live processes: the shell, or the counter that it becomes.
 func (s *survivor) alive() (found []string) {
 	for _, pid := range testsupport.Processes(func(args []string) bool {
 		shell := len(args) > 2 && args[1] == "-c" && args[2] == s.script
 		return shell || args[0] == counter && slices.Contains(args, s.log+".end")
 	}) {
 		p, err := readProc(pid)
-		status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // fails if it has ended
+		status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // fails if the process has ended
 		_, ids, _ := strings.Cut(string(status), "\nNSpid:")
 		ids, _, _ = strings.Cut(ids, "\n")
 		pids := strings.Fields(ids)
@@ -315,7 +315,7 @@ func (s *survivor) alive() (found []string) {
 	return found
 }
 
-// watch fails the test if two copies run at the same time, until stop is called.
+// watch fails the test if two copies of the task run at the same time before stop is called.
 func (s *survivor) watch(t *testing.T) (stop func()) {
 	done, over := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -381,8 +381,8 @@ func (s *survivor) leaves(t *testing.T, n *node) {
 	})
 }
 
-// outlasts checks a task while the server has lost contact with its agent, but the plugin is connected to the host.
-// goOn restores the contact.
+// outlasts checks a task whose agent has lost contact with the server, but whose plugin is connected to the host. goOn
+// restores the contact.
 func (s *survivor) outlasts(t *testing.T, first *node, hasAPI bool, goOn func()) {
 	t.Helper()
 	if hasAPI {
@@ -399,7 +399,7 @@ func (s *survivor) outlasts(t *testing.T, first *node, hasAPI bool, goOn func())
 	}
 }
 
-// tells waits for an event of any allocation.
+// tells waits until an event of any allocation contains text.
 func (s *survivor) tells(t *testing.T, text string) {
 	t.Helper()
 	testsupport.Within(t, patience, func() error {
@@ -517,21 +517,21 @@ var handovers = []handover{
 			must.SliceLen(t, 1, s.starts())
 			first.eligible(t)
 		}},
-	{name: "agent killed, and back", long: true, also: true,
+	{name: "agent killed and restarted", long: true, also: true,
 		strike: func(t *testing.T, _ *cluster, s *survivor, first *node, _ bool) {
 			begun := time.Now()
 			kill(t, first)
 			a, second := s.on(t, first)
 			t.Logf("handed over %.1f s after the kill: %s", time.Since(begun).Seconds(), s.story())
 			s.goesOn(t)
-			first.restart(t) // it ends its old allocation, because another has the task now
+			first.restart(t) // the agent ends its old allocation, because another one has the task now
 			s.tells(t, "Allocation "+a.ID+" has the task now")
 			s.leaves(t, first)
 			_, still := s.on(t)
 			must.Eq(t, second, still)
 			s.goesOn(t)
 		}},
-	{name: "agent back before the server, and another node has run the task to its end", long: true, batch: true,
+	{name: "agent back before the server, after the task has ended on another node", long: true, batch: true,
 		strike: func(t *testing.T, c *cluster, s *survivor, first *node, _ bool) {
 			kill(t, first)
 			s.on(t, first)
@@ -543,7 +543,7 @@ var handovers = []handover{
 			ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 			defer cancel()
 			must.NoError(t, first.Start(ctx))
-			testsupport.Within(t, time.Minute, func() error { // it tries to restart the task, which it reports as lost
+			testsupport.Within(t, time.Minute, func() error { // the agent tries to restart the task that it reports as lost
 				if !strings.Contains(first.log(), "Waiting for allocation ") && len(s.starts()) == 1 {
 					return errors.New("the agent has not tried to start the task")
 				}
@@ -610,8 +610,8 @@ var handovers = []handover{
 		}},
 }
 
-// TestHandover_OneProcessContinuesOrEnds runs the table with and without an API: for processes, and some rows of it for
-// containers. The driver hands over all in the same way.
+// TestHandover_OneProcessContinuesOrEnds runs the table for processes, with and without an API. Some rows also run for
+// containers, which the driver hands over in the same way.
 func TestHandover_OneProcessContinuesOrEnds(t *testing.T) {
 	needRootAgent(t)
 	t.Parallel()
@@ -675,7 +675,7 @@ func TestHandover_OneProcessContinuesOrEnds(t *testing.T) {
 	}
 }
 
-// The last allocation has the whole output, to its end.
+// After five drains, the last allocation has the output from the first line to the last.
 func TestHandover_OutputIsWholeAfterFiveDrains(t *testing.T) {
 	needRootAgent(t)
 	testsupport.Long(t, "five hand-overs")

@@ -15,7 +15,7 @@ chmod 755 /usr/local/bin/rpm
 systemctl start nomad
 `
 
-// eventually has shell functions for the incidents. The function of this name retries a command for up to a minute.
+// eventually has shell functions for the incidents. One of them, eventually, retries a command for up to a minute.
 const eventually = only + `
 eventually() {
   local i
@@ -77,7 +77,7 @@ journalctl -u nomad | grep 'replaced the supervisor of another version'
 ! story noisy | grep -E 'Lost|Terminated|Restarting'`
 
 // incidents are scripts that cause a fault on an operator's node, or repair it if no command of the page does, by the
-// names in the page's comments. Each waits until the effect is visible.
+// names in the page's comments. Each script waits until the effect is visible.
 var incidents = map[string]string{
 	"hello has ended": `eventually 'nomad job allocs -t "{{(index . 0).ClientStatus}}" hello | grep complete'`,
 
@@ -123,7 +123,7 @@ eventually "nomad node status -self -verbose | grep '^Device Group .*zigbee'"`,
 
 	"the plugin is killed": `
 noisy
-# the newest: an agent that was interrupted while it started leaves a plugin, which exits by itself
+# the newest plugin: an agent that was interrupted while it started leaves a plugin, which exits by itself
 kill -9 "$(pgrep -n -f "^$plugins/nomad-driver-exec-lite")"
 eventually 'story noisy | grep Re-attached'`,
 
@@ -163,7 +163,7 @@ mv /usr/bin/python3.11 /srv
 unsettled
 eventually 'nomad node status -self -verbose | grep "^python .*no Python interpreter"'`,
 
-	// the task keeps the directory, which the supervisor would remove when it exits
+	// a running task keeps the directory, which the supervisor removes when it exits
 	"others may write to the state directory": `
 mv /srv/python3.11 /usr/bin
 noisy

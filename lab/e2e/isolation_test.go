@@ -26,8 +26,8 @@ import (
 	"github.com/outrider-dev/outrider/lab/e2e/nomadtest"
 )
 
-// TestFeatures_OfNomadsDriversWork runs a job for each feature, and one without it. TestFeatures_WorkOnCgroupV2 of
-// lab/e2e/vm runs them in a virtual machine.
+// TestFeatures_OfNomadsDriversWork runs a job with each feature, and one without it. TestFeatures_WorkOnCgroupV2 of
+// lab/e2e/vm runs the same jobs in a virtual machine.
 func TestFeatures_OfNomadsDriversWork(t *testing.T) {
 	testsupport.Long(t, "one job with each of many options")
 	t.Parallel()
@@ -46,7 +46,7 @@ func TestFeatures_OfNomadsDriversWork(t *testing.T) {
 	}
 }
 
-// TestFeatures_SignalsReachATaskWithItsOwnProcessIDs shows what differs from exec2 0.1.2 on purpose: there, a SIGHUP
+// TestFeatures_SignalsReachATaskWithItsOwnProcessIDs shows an intended difference from exec2 0.1.2, where a SIGHUP
 // ends the task.
 func TestFeatures_SignalsReachATaskWithItsOwnProcessIDs(t *testing.T) {
 	t.Parallel()
@@ -73,7 +73,7 @@ func TestFeatures_DynamicUserStaysAfterARestartOfTheAgent(t *testing.T) {
 	test.Between(t, 80000, id, 89999)
 	n.restart(t)
 	must.NoError(t, n.Client().Allocations().Restart(a.stub(t), "main", nil))
-	a.says(t, "stdout", user+"\n"+user+"\n"+user+"\n") // of the first run, then both
+	a.says(t, "stdout", user+"\n"+user+"\n"+user+"\n") // one line from the first run, two from the second
 	a.stop(t)
 }
 
@@ -84,8 +84,8 @@ func confined(t *testing.T) *node {
 	return confinedNode.get(t)
 }
 
-// TestFeatures_EscapesAreDenied attacks a task and the host from a task, a session and a template's script in it, with
-// all isolation, and with one part of it. Some of the attacks succeed without.
+// TestFeatures_EscapesAreDenied attacks a task and the host from another task, its session and its template's script:
+// with all isolation, with one part of it, and without isolation, which allows some of the attacks.
 func TestFeatures_EscapesAreDenied(t *testing.T) {
 	n := confined(t)
 	works := map[string]bool{
@@ -95,7 +95,7 @@ func TestFeatures_EscapesAreDenied(t *testing.T) {
 		"list the host's files": true, "list them by the init": false, "see the host's /tmp": true,
 		"enter a user namespace": true, "enter the host's namespaces": false, "create a device node": false, "mount": false,
 		"raise a hard limit": false, "become root by a set-user-ID program": true,
-		"see the record of its exit": false, // with exec2 0.1.2, a task can write it
+		"see the record of its exit": false, // with exec2 0.1.2, a task can write this record
 	}
 	test.Eq(t, works, attack(t, commonNode.get(t), asUser("nobody")), test.Sprint("without isolation"))
 	denied := map[string]bool{}
@@ -108,7 +108,7 @@ func TestFeatures_EscapesAreDenied(t *testing.T) {
 		config conf
 		denied []string
 	}{
-		{conf{"isolate": []string{"tmp"}}, inTmp}, // the agent's directory is there
+		{conf{"isolate": []string{"tmp"}}, inTmp}, // the agent's directory is in /tmp
 		{conf{"isolate": []string{"pid"}}, []string{"signal another task", "read another task's maps",
 			"read another task's environment", "see another task", "trace another task"}},
 		{conf{"no_new_privs": true}, []string{"become root by a set-user-ID program"}},
@@ -136,14 +136,14 @@ func TestFeatures_EscapesAreDenied(t *testing.T) {
 	}
 }
 
-// traceable reports whether a process may trace another one of its user (Documentation/admin-guide/LSM/Yama.rst).
+// traceable reports whether a process may trace another one of the same user (Documentation/admin-guide/LSM/Yama.rst).
 func traceable() bool {
 	scope, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope")
 	return err != nil || strings.TrimSpace(string(scope)) == "0"
 }
 
-// attack starts a task and another one that attacks it, and returns which attempts have succeeded, in the task, in a
-// session or in a template's script.
+// attack starts a task and a second one that attacks it. It returns which attempts have succeeded in the second task, a
+// session or a template's script.
 func attack(t *testing.T, n *node, edit ...func(*api.Job, *api.Task)) map[string]bool {
 	t.Helper()
 	victim := n.start(t, sh("umask 0; echo secret >$NOMAD_TASK_DIR/secret; exec sleep 1000"), edit...)
@@ -199,7 +199,7 @@ try "become root by a set-user-ID program" '[ $($NOMAD_TASK_DIR/id -u) = 0 ]'
 	return succeeded
 }
 
-// setUserID makes a copy of one of root's programs that every user runs as root.
+// setUserID makes a set-user-ID copy of one of root's programs, so every user runs it as root.
 func setUserID(t *testing.T, program, path string) {
 	t.Helper()
 	from, err := exec.LookPath(program)
@@ -213,8 +213,8 @@ func setUserID(t *testing.T, program, path string) {
 	must.NoError(t, os.Chmod(path, os.ModeSetuid|0o755))
 }
 
-// runsAtChange gives a job's task a template whose change runs a script in the task. The result causes a change, waits
-// until a file on the host contains text, and returns the file's content.
+// runsAtChange gives a job's task a template whose change runs a script in the task. The returned function causes
+// a change, waits until a file on the host contains text, and returns the file's content.
 func runsAtChange(t *testing.T, n *node, j *api.Job, script string) func(file, text string) string {
 	t.Helper()
 	set := func(value string) {
@@ -244,8 +244,8 @@ func runsAtChange(t *testing.T, n *node, j *api.Job, script string) func(file, t
 	}
 }
 
-// TestFeatures_ScriptsRunInTheTask runs the same script as a confined task, in a session and for a template. The last
-// two are what `nomad alloc exec` and Consul's script checks use, too: Nomad's own services have no script checks.
+// TestFeatures_ScriptsRunInTheTask runs the same script as a confined task, in a session (`nomad alloc exec`) and for a
+// template. Consul's script checks run in the same way as a template's script. Nomad's own services have none.
 func TestFeatures_ScriptsRunInTheTask(t *testing.T) {
 	n := confined(t)
 	const last = "write to /tmp: yes\n"
@@ -258,7 +258,7 @@ ls /home 2>/dev/null || echo "no /home"
 touch /tmp/file && echo "write to /tmp: yes"
 `
 	j := job(t, sh("touch /tmp/file /dev/shm/file;"+script+"exec sleep 1000").
-		with(conf{"unveil": []string{"r:/proc"}})) // its own
+		with(conf{"unveil": []string{"r:/proc"}})) // the task's own /proc
 	rerun := runsAtChange(t, n, j, "exec >$NOMAD_TASK_DIR/script;"+script)
 	a := n.submit(t, j)
 	a.running(t)
@@ -278,8 +278,8 @@ touch /tmp/file && echo "write to /tmp: yes"
 	a.stop(t)
 }
 
-// TestFeatures_MountsStayInTheTask mounts as root, in a task and in a session. Without isolation the host gets the
-// mounts.
+// TestFeatures_MountsStayInTheTask mounts file systems as root, in a task and in a session. Without isolation, the
+// host gets the mounts.
 func TestFeatures_MountsStayInTheTask(t *testing.T) {
 	testsupport.Long(t, "its mounts could stay on the machine")
 	t.Parallel()
@@ -292,7 +292,7 @@ func TestFeatures_MountsStayInTheTask(t *testing.T) {
 	for _, row := range []struct {
 		name       string
 		config     conf
-		task, host bool // which of them see the mounts
+		task, host bool // whether the task and the host see the mounts
 	}{
 		{"the host's mounts", conf{}, true, true},
 		{"own /tmp", conf{"isolate": []string{"tmp"}}, true, false},
@@ -320,7 +320,7 @@ func TestFeatures_MountsStayInTheTask(t *testing.T) {
 	other.stop(t)
 }
 
-// TestFeatures_LinksOfATaskLeadNowhere restarts a task that has put links where root writes or mounts at the start.
+// TestFeatures_LinksOfATaskLeadNowhere restarts a task that has put links where root writes or mounts at a start.
 func TestFeatures_LinksOfATaskLeadNowhere(t *testing.T) {
 	testsupport.Long(t, "needs its own node")
 	t.Parallel()
@@ -365,18 +365,18 @@ mv PLACE PLACE.old 2>/dev/null; ln -s TO PLACE; touch planted; exec sleep 1000`)
 	}
 }
 
-// needLandlock skips the quick tests, and on a machine that can't confine tasks.
+// needLandlock skips the test in quick runs, and on a machine that can't confine tasks.
 func needLandlock(t *testing.T) {
 	t.Helper()
 	testsupport.Long(t, "needs its own node")
 	t.Parallel()
 	needRootAgent(t)
 	if landlock.ABI() < landlock.Complete {
-		t.Skip("this kernel's Landlock can't truncate")
+		t.Skip("this kernel's Landlock can't restrict truncation")
 	}
 }
 
-// unveilNode returns a node that confines tasks, and a directory with a file in open and in hidden.
+// unveilNode returns a node that confines tasks, and a directory whose subdirectories open and hidden have a file each.
 func unveilNode(t *testing.T, o nodeOptions) (*node, string) {
 	t.Helper()
 	needLandlock(t)
@@ -402,13 +402,13 @@ for f in @/hidden/file /proc/1/comm; do cat $f 2>/dev/null || echo denied; done
 	a := n.start(t, sh(attempts+"exec sleep 1000").with(conf{"unveil": []string{"r:" + dir + "/open"}}), asUser("nobody"))
 	a.says(t, "stdout", "denied\ndenied\n")
 	test.Eq(t, want, a.output(t, "stdout"), test.Sprint(a.output(t, "stderr")))
-	attempts = strings.Replace(attempts, ">/dev/stdout", "", 1) // which belongs to root here
+	attempts = strings.Replace(attempts, ">/dev/stdout", "", 1) // in a session, root owns /dev/stdout
 	_, out, _ := a.session(t, false, nil, nil, "/bin/sh", "-c", attempts)
 	test.Eq(t, want, out)
 	a.stop(t)
 
 	a = n.submit(t, job(t, sh("true").with(conf{"unveil": []string{"r:" + dir + "/missing"}}), asUser("nobody")))
-	test.Eq(t, "", a.ended(t), test.Sprint("it was not started"))
+	test.Eq(t, "", a.ended(t), test.Sprint("the task must not start"))
 	test.NoError(t, a.tells(`unveil: path "`+dir+`/missing" does not exist`))
 }
 

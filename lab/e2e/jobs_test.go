@@ -35,7 +35,7 @@ type conf map[string]any
 
 func sh(script string) conf { return nomadtest.Shell(script) }
 
-// with returns a configuration with more options.
+// with returns a copy of the configuration with more options.
 func (c conf) with(more conf) conf {
 	c = maps.Clone(c)
 	maps.Copy(c, more)
@@ -74,7 +74,7 @@ type alloc struct {
 	n    *node
 	id   string
 	job  string
-	task string // its name; empty: main
+	task string // the task's name; empty: main
 }
 
 func (a *alloc) taskName() string { return cmp.Or(a.task, "main") }
@@ -87,7 +87,7 @@ func (n *node) submit(t testing.TB, j *api.Job) *alloc {
 	return &alloc{n: n, job: *j.ID, id: n.allocs(t, *j.ID, 1)[0].id}
 }
 
-// submitHCL submits the job of a job file. The allocation is that of its first task.
+// submitHCL submits the job of a job file, and returns the allocation of its first task.
 func (n *node) submitHCL(t testing.TB, text string, edit ...func(*api.Job)) *alloc {
 	t.Helper()
 	j, err := n.Client().Jobs().ParseHCL(text, true)
@@ -129,7 +129,7 @@ func (a *alloc) stub(t testing.TB) *api.Allocation {
 	return i
 }
 
-// patience is how long a test waits for what an agent does. A client that failed to ask its server for allocations
+// patience is how long a test waits for an agent to act. A client that failed to ask its server for allocations
 // waits for 30 to 60 seconds before it asks again (retryIntv in Nomad's client/client.go).
 const patience = 3 * time.Minute
 
@@ -205,8 +205,8 @@ func (a *alloc) story() string {
 	return nomadtest.Story(st)
 }
 
-// tells waits for an event of the task: Nomad's client sends events to its server in batches, and the driver's may
-// follow the event of the exit.
+// tells waits until an event of the task contains text: Nomad's client sends events to its server in batches, and the
+// driver's events may follow the event of the exit.
 func (a *alloc) tells(text string) error {
 	return testsupport.Poll(patience, func() error {
 		if s := a.story(); !strings.Contains(s, text) {
@@ -235,9 +235,9 @@ func (a *alloc) output(t testing.TB, stream string) string {
 	return b
 }
 
-// read returns the log. If the agent reports a running task as not started, it returns the log's first file. The agent
-// can report so until the task's next event: allocRunner.AllocState, which its statistics call each second, stores a
-// copy of the states from before a change (client/allocrunner/alloc_runner.go).
+// read returns the log. If the agent reports a running task as not started, read returns the log's first file. This
+// report can last until the task's next event: allocRunner.AllocState, which the agent's statistics call each second,
+// stores a copy of the states from before a change (client/allocrunner/alloc_runner.go).
 func (a *alloc) read(stream string) (string, error) {
 	i, st, err := a.info()
 	if err != nil {
@@ -256,7 +256,7 @@ func (a *alloc) read(stream string) (string, error) {
 	return string(b), err
 }
 
-// readable waits until the agent returns the log of a running task. It causes an event of the task, see read.
+// readable waits until the agent returns the log of a running task. See read for why it causes an event of the task.
 func (a *alloc) readable(t testing.TB) {
 	t.Helper()
 	testsupport.Within(t, patience, func() error {
@@ -311,7 +311,7 @@ func (a *alloc) session(t *testing.T, tty bool, stdin io.Reader, sizes <-chan ap
 
 func last(s string, n int) string { return s[max(0, len(s)-n):] }
 
-// pid returns the main process, by the supervisor's state.
+// pid returns the main process that the supervisor has recorded.
 func (a *alloc) pid(t testing.TB) proc {
 	t.Helper()
 	p, err := readProc(a.n.stateOf(t, a.id).Identity.PID)
@@ -346,7 +346,7 @@ func numbered(out string) (n int, ended bool, err error) {
 	return n, ended, nil
 }
 
-// printsOn waits until a counter has printed more bytes than before, and no line is missing, doubled or torn.
+// printsOn waits until a counter's output of before bytes has grown by more, without missing, doubled or torn lines.
 func (a *alloc) printsOn(t testing.TB, before, more int) {
 	t.Helper()
 	testsupport.Within(t, time.Minute, func() error {
@@ -372,7 +372,7 @@ func touch(t testing.TB, path string) {
 func needRootAgent(t testing.TB) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("needs an agent that is root")
+		t.Skip("needs an agent that runs as root")
 	}
 }
 
@@ -409,7 +409,7 @@ func TestOutput_IsFollowedThroughRotation(t *testing.T) {
 	must.True(t, ended, must.Sprintf("followed %d lines, end %v", lines, ended))
 	test.Eq(t, 24000, lines, test.Sprintf("followed %d lines, end %v", lines, ended))
 	test.Eq(t, "exit 0", a.ended(t), test.Sprint("ended by"))
-	test.True(t, a.output(t, "stdout") == b.String(), test.Sprint("the files differ from what was followed"))
+	test.True(t, a.output(t, "stdout") == b.String(), test.Sprint("the files differ from the followed output"))
 	files, _ := filepath.Glob(a.dir() + "/alloc/logs/main.stdout.*")
 	test.SliceLen(t, 4, files, test.Sprintf("%d log files, want 4", len(files)))
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// ownCPUs is a shell of nodeOptions that gives an agent its own hierarchy of cpusets: each agent writes the cores of
-// its tasks to the same two cgroups. (Nomad 1.11 does not use its option cgroup_parent.)
+// ownCPUs returns a nodeOptions.shell that gives an agent its own cpuset hierarchy. Otherwise, all agents write their
+// tasks' cores to the same two cgroups. (Nomad 1.11 does not use its option cgroup_parent.)
 func ownCPUs(t *testing.T) string {
 	const root = "/sys/fs/cgroup/cpuset"
 	own := filepath.Join(root, filepath.Base(mkdir(t)))
@@ -45,14 +45,14 @@ func ownCPUs(t *testing.T) string {
 	return `exec unshare -m sh -c 'mount --bind ` + own + " " + root + `; exec "$@"' sh "$@"`
 }
 
-func TestLimits_CoresAreTheTasksAlone(t *testing.T) {
+func TestLimits_ReservedCoresAreExclusive(t *testing.T) {
 	testsupport.Long(t, "needs its own node")
 	t.Parallel()
 	needRootAgent(t)
 	needMemoryCgroup(t)
 	all := []uint64{0, 1}
 	if here := statusOf(os.Getpid()).CpusAllowedList; !slices.Equal(here, all) {
-		t.Skipf("needs two processors; here they are %v", here)
+		t.Skipf("needs the processors 0 and 1, and no others; here they are %v", here)
 	}
 	if !testsupport.Exists("/sys/fs/cgroup/cpuset/cpuset.cpus") {
 		t.Skip("needs cgroup v1")
@@ -69,7 +69,7 @@ func TestLimits_CoresAreTheTasksAlone(t *testing.T) {
 	test.Eq(t, all, both(), test.Sprint("cores of the two tasks"))
 	must.Len(t, 1, cores(reserved))
 	_, out, _ := reserved.session(t, false, nil, nil, "grep", "Cpus_allowed_list", "/proc/self/status")
-	test.Eq(t, fmt.Sprintf("Cpus_allowed_list:\t%d\n", cores(reserved)[0]), out, test.Sprint("of alloc exec"))
+	test.Eq(t, fmt.Sprintf("Cpus_allowed_list:\t%d\n", cores(reserved)[0]), out, test.Sprint("cores of a session"))
 
 	first := reserved.pid(t)
 	must.NoError(t, n.Client().Allocations().Restart(reserved.stub(t), "main", nil))

@@ -48,7 +48,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	flag.Parse()
-	// tests mostly wait, so more of them than processors run in parallel
+	// tests mostly wait, so more tests run in parallel than the machine has processors
 	if !set("test.parallel") {
 		flag.Set("test.parallel", "5")
 	}
@@ -108,8 +108,8 @@ func prepare() (err error) {
 	return errors.Join(os.Chmod(counter, 0o755), share(program, nomadBinary))
 }
 
-// clean ends the shared agents. Agents keep their sockets elsewhere than in the temporary directory, even those of
-// plugins, executors and logmons that a test killed.
+// clean ends the shared agents, and checks that the temporary directory has no sockets of agents, not even of plugins,
+// executors and logmons that a test killed.
 func clean() error {
 	err := errors.Join(commonNode.end(), pythonNode.end(), confinedNode.end())
 	sockets, _ := filepath.Glob(filepath.Join(scratch, "tmp", "plugin*"))

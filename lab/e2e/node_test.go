@@ -31,21 +31,21 @@ type node struct {
 	driver  string // the driver's name
 	dir     string
 	state   string // the plugin's state_dir
-	bare    bool   // it has no cgroups
+	bare    bool   // the agent has no cgroups
 	builder int    // the user that builds environments; 0: the agent's
 }
 
 type nodeOptions struct {
 	config string // additional configuration of the agent
 	plugin string // the plugin's configuration, without state_dir
-	state  string // its state_dir; empty: a directory of the agent
+	state  string // the plugin's state_dir; empty: a directory of the agent
 	bare   bool   // the agent has no cgroups
 
 	python  *pythonOptions // nil: exec-lite instead
-	remote  bool           // the remote driver, whose host keeps its files in state
+	remote  bool           // with the remote driver, whose host keeps its files in state
 	usb     *usbOptions    // nil: without the usb plugin
-	classes string         // of the dataset plugin; empty: without it
-	dataset string         // additional configuration of it
+	classes string         // the dataset plugin's classes; empty: without the plugin
+	dataset string         // the dataset plugin's additional configuration
 	slots   string         // replaces datasetConfig
 
 	of *node // the agent is a client of this node's server; nil: of its own server
@@ -149,7 +149,7 @@ func writeShell(path, dir, shell string) error {
 	return os.WriteFile(path, []byte(text), 0o755)
 }
 
-// end stops all jobs and then the agent. It returns what each of them left as an error, and removes everything in any
+// end stops all jobs and then the agent. It returns an error with the leftovers of each, and removes everything in any
 // case.
 func (n *node) end() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
@@ -157,7 +157,7 @@ func (n *node) end() error {
 	return errors.Join(n.endTasks(), n.Stop(ctx), n.remove(ctx))
 }
 
-// endTasks stops all jobs, and returns what is left of tasks as an error.
+// endTasks stops all jobs, and returns an error with the leftovers of tasks, if any.
 func (n *node) endTasks() error {
 	err := testsupport.Poll(patience, func() error { return errors.Join(n.stopJobs(), n.tasksLeft()) })
 	if err != nil {
@@ -166,7 +166,7 @@ func (n *node) endTasks() error {
 	return err
 }
 
-// remove removes a stopped agent, and returns what it left as an error.
+// remove removes a stopped agent, and returns an error with its leftovers, if any.
 func (n *node) remove(ctx context.Context) error {
 	err := testsupport.Poll(time.Minute, n.anythingLeft)
 	if err != nil {
@@ -176,8 +176,8 @@ func (n *node) remove(ctx context.Context) error {
 }
 
 // stopJobs stops the server's jobs. It returns an error until all are stopped, and all allocations of the node have
-// ended, also those of removed jobs. One that the agent has only just received has no process yet, and its cgroup would
-// outlive the agent.
+// ended, even those of removed jobs. An allocation that the agent has just received has no process yet, but its cgroup
+// would outlive the agent.
 func (n *node) stopJobs() error {
 	left, err := agent.Unended(context.Background(), n.Client(), "default", fmt.Sprintf("NodeID == %q", n.id()))
 	if err != nil {

@@ -32,7 +32,7 @@ var nodePages = []string{"docs/start/node.md", "docs/guides/rollout.md", monitor
 // TestNodePages_CommandsWork runs the commands of the pages on an operator's nodes, each a bare Debian with Nomad.
 // Before a command that diagnoses a fault, the fault is caused: see incidents.
 func TestNodePages_CommandsWork(t *testing.T) {
-	testsupport.Long(t, "two releases are built, a bare Debian, and each fault of the pages is made")
+	testsupport.Long(t, "builds two releases and a bare Debian, and causes each fault of the pages")
 	t.Parallel()
 	nodes := map[string][]fence{}
 	used := map[string]bool{}
@@ -45,7 +45,7 @@ func TestNodePages_CommandsWork(t *testing.T) {
 		}
 	}
 	test.Eq(t, slices.Sorted(maps.Keys(used)), slices.Sorted(maps.Keys(incidents)), test.Sprint("the pages' incidents"))
-	must.MapNotContainsKey(t, nodes, "", must.Sprint("every block of these pages names its node"))
+	must.MapNotContainsKey(t, nodes, "", must.Sprint("a block of these pages does not name its node"))
 	if err := rootfs.Missing(); err != nil {
 		t.Skip(err)
 	}
@@ -65,8 +65,8 @@ func TestNodePages_CommandsWork(t *testing.T) {
 	}
 }
 
-// operatorsNode returns a bare Debian with Nomad, with a separate disk for allocations, and with the files that an
-// operator downloads in root's home.
+// operatorsNode returns a bare Debian with Nomad, with a separate disk for allocations. Root's home has the files that
+// an operator downloads.
 func operatorsNode(t *testing.T) *root {
 	t.Helper()
 	r := newRoot(t)
@@ -161,7 +161,7 @@ var volumeFile = regexp.MustCompile(`^# (\S+\.volume\.hcl)\n`)
 // TestDatasetPage_CommandsWork runs the page's commands on an operator's node, a bare Debian with Nomad. The commands
 // make the file system.
 func TestDatasetPage_CommandsWork(t *testing.T) {
-	testsupport.Long(t, "a bare Debian, and volumes that Nomad is slow to make")
+	testsupport.Long(t, "builds a bare Debian, and Nomad is slow to create volumes")
 	page := readFences(t, datasetPage)
 	r := newRoot(t)
 	r.put(".", dataset, execLite)

@@ -56,8 +56,8 @@ args = ["-c", "` + script + `"]'`)
 	return j
 }
 
-// only is a shell function that prints the only process with a command line. It retries because a forked child has the
-// same command line until it executes its program.
+// only is a shell function that prints the PID of the only process with a command line. It retries because a forked
+// child has the same command line until it executes its program.
 const only = `only() {
   for _ in $(seq 50); do
     pids=$(pgrep -f "$1" || true)
@@ -74,7 +74,7 @@ const only = `only() {
 // pid returns the PID of the task's shell.
 func (j *rootJob) pid() string { return j.sh(only + "only '^/bin/sh -c n=0; until .*-" + j.id + " ]'") }
 
-// end ends the job, and checks its exit code, and that its output is complete.
+// end ends the job, and checks that it exits with 7 and that its output is complete.
 func (j *rootJob) end() {
 	j.t.Helper()
 	j.sh("touch /tmp/end-" + j.id)
@@ -88,10 +88,10 @@ func (j *rootJob) end() {
 	j.sh("rm /tmp/end-" + j.id)
 }
 
-// TestPackages_InstallUpgradeAndRemove installs a plugin by zip and rpm on a bare node: the agent loads it, a job runs,
-// tasks survive the upgrade and the rollback, and the removal leaves nothing.
+// TestPackages_InstallUpgradeAndRemove installs a plugin from a zip and an rpm on a bare node: the agent loads it, jobs
+// run, tasks survive the upgrade and the rollback, and the removal leaves nothing behind.
 func TestPackages_InstallUpgradeAndRemove(t *testing.T) {
-	testsupport.Long(t, "two releases are built, and a bare Debian")
+	testsupport.Long(t, "builds two releases and a bare Debian")
 	t.Parallel()
 	top := newRoot(t)
 	rel, err := getReleases()
@@ -122,9 +122,9 @@ func (w way) try(r *root, kind string, rel *releases) {
 	do := func(version, commands string) string {
 		return r.sh("cd /root/" + kind + "/" + version + "\n" + commands)
 	}
-	if kind == "rpm" { // which --nodeps would hide
+	if kind == "rpm" { // check its dependencies, which --nodeps ignores
 		needs := do(older, "rpm -qpR nomad*.rpm | grep -v '^rpmlib(' || true")
-		test.Eq(t, "", needs, test.Sprint("a static program needs nothing"))
+		test.Eq(t, "", needs, test.Sprint("a static program has no dependencies"))
 	}
 	do(older, w.install+"\nsystemctl restart nomad")
 	r.loaded("exec-lite", older)
@@ -155,7 +155,7 @@ func (r *root) forget(jobs ...string) {
 }
 
 // removedTooEarly removes the package, but not its configuration, while a task runs. The agent starts anyway. The task
-// runs on without the plugin, until the package is installed again.
+// runs on without the plugin, and after the package is installed again.
 func (r *root) removedTooEarly(rel *releases) {
 	t := r.t
 	t.Helper()
@@ -166,7 +166,7 @@ func (r *root) removedTooEarly(rel *releases) {
 	r.sh("dpkg -r nomad-driver-exec-lite\nls /etc/nomad.d/nomad-driver-exec-lite.hcl")
 	r.sh("systemctl restart nomad\nnomad node status -self | grep ready")
 	r.sh(eventually + `eventually "nomad alloc status ` + j.alloc + ` | grep 'driver not found'"`)
-	test.Eq(t, pid, j.pid(), test.Sprint("the task has ended with the package"))
+	test.Eq(t, pid, j.pid(), test.Sprint("the task ended when the package was removed"))
 	r.sh("dpkg -i deb/*.deb\nsystemctl restart nomad")
 	r.loaded("exec-lite", older)
 	j.becomes("running")

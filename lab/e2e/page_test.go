@@ -19,7 +19,7 @@ import (
 //	<!-- prints: TEXT -->        its output must contain TEXT; can be repeated
 //	<!-- fails -->               its last command must fail
 //	<!-- output -->              it shows the output of the commands above it, see shown
-//	<!-- after: NAME; NAME -->   incidents that must happen before, see incidents
+//	<!-- after: NAME; NAME -->   incidents that happen before the block is run, see incidents
 //	<!-- node: NAME -->          the node of this block and of those after it, see TestNodePages_CommandsWork
 type fence struct {
 	page   string
@@ -89,7 +89,7 @@ func readFences(t *testing.T, page string) (found []fence) {
 			}
 		default:
 			if next.notRun != "" || next.prints != nil || next.fails || next.output || next.after != nil || next.node != "" {
-				t.Errorf("%s:%d: a comment for a block without a block below it", page, n-1)
+				t.Errorf("%s:%d: the comment has no block below it", page, n-1)
 			}
 			next = fence{}
 		}

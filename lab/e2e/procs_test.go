@@ -59,7 +59,7 @@ func (p proc) end(t testing.TB) {
 	testsupport.Eventually(t, fmt.Sprintf("the end of %q", p.args), func() bool { return !p.alive() })
 }
 
-// pause stops a process and waits until no thread runs. resume continues the process, and may be called twice.
+// pause stops a process and waits until no thread of it runs. resume continues the process, and may be called twice.
 func (p proc) pause(t testing.TB) (resume func()) {
 	t.Helper()
 	p.kill(t, unix.SIGSTOP)
@@ -92,8 +92,8 @@ func allProcs() (all []proc) {
 	return all
 }
 
-// processes returns the agent's processes: those with its mark in their environment; supervisor, collector and shim,
-// which do not inherit it; and tasks on a host, whose files are in the state directory.
+// processes returns the agent's processes: those with the agent's mark in their environment; supervisor, collector and
+// shim, which do not inherit the mark; and tasks on a host, whose files are in the state directory.
 func (n *node) processes() []proc {
 	mark, onHost := []byte("OUTRIDER_LAB_DIR="+n.dir+"\x00"), []byte("NOMAD_ALLOC_DIR="+n.state+"/allocs/")
 	var found []proc
@@ -116,14 +116,14 @@ func (n *node) find(what func(proc) bool) []proc {
 	return found
 }
 
-// one returns the only process of a kind, once there is exactly one.
+// one waits until exactly one process of a kind runs, and returns it.
 func (n *node) one(t testing.TB, kind string, is func(proc) bool) proc {
 	t.Helper()
 	var p proc
 	testsupport.Within(t, time.Minute, func() error {
 		found := n.find(is)
 		if len(found) != 1 {
-			return fmt.Errorf("%d processes are a %s, want 1: %v", len(found), kind, found)
+			return fmt.Errorf("found %d processes of the kind %s, want 1: %v", len(found), kind, found)
 		}
 		p = found[0]
 		return nil
@@ -154,7 +154,7 @@ func (n *node) supervisor(t testing.TB) proc {
 }
 func (n *node) process(t testing.TB) proc { t.Helper(); return n.one(t, "agent", n.isAgent) }
 
-// statusOf returns a process's status (proc_pid_status(5)), the zero value if it has ended.
+// statusOf returns a process's status (proc_pid_status(5)), or the zero value if the process has ended.
 func statusOf(pid int) (status procfs.ProcStatus) {
 	p, err := procfs.NewProc(pid)
 	if err == nil {
@@ -168,7 +168,7 @@ func descriptors(pid int) int {
 	return len(e)
 }
 
-// cgroups lists the cgroups of all hierarchies whose name is accepted.
+// cgroups lists the cgroups with an accepted name, in all hierarchies.
 func cgroups(accept func(name string) bool) []string {
 	var found []string
 	filepath.WalkDir("/sys/fs/cgroup", func(path string, e fs.DirEntry, err error) error {

@@ -158,7 +158,7 @@ func wheelhouse(t testing.TB, wheels ...wheel.Wheel) string {
 	return dir
 }
 
-// Two agents share one environment. One of them removes each environment that no task uses, as an operator can.
+// Two agents share one environment. One of them, and an operator's command, remove environments that no task uses.
 func TestPythonCache_IsSharedByTwoAgents(t *testing.T) {
 	testsupport.Long(t, "two agents")
 	t.Parallel()
@@ -189,7 +189,7 @@ func TestPythonCache_IsSharedByTwoAgents(t *testing.T) {
 
 	touch(t, filepath.Join(dir, "two"))
 	two.ends(t, "exit 0", env+"\nin time\n")
-	for _, n := range []*node{first, second} { // each next plugin cleans up the cache
+	for _, n := range []*node{first, second} { // the plugin's successor cleans up the cache
 		old := n.plugin(t)
 		old.end(t)
 		n.another(t, n.isPlugin, old)
@@ -276,7 +276,7 @@ func webExample(t *testing.T, a *alloc) {
 		return err
 	})
 	for _, want := range []string{"under Nomad</h1>", a.id, "python-web"} {
-		test.StrContains(t, page, want, test.Sprint("the page has no"))
+		test.StrContains(t, page, want, test.Sprint("the page lacks this text"))
 	}
 	a.checked(t)
 	a.stop(t)
@@ -318,7 +318,7 @@ func get(url string) (string, error) {
 // quote returns a Python string literal. s must not need escapes.
 func quote(s string) string { return "'" + s + "'" }
 
-// The agent has no privileges: tasks and builds run as its user.
+// The agent has no privileges: tasks and builds run as the agent's user.
 func TestPython_RunsWithoutRoot(t *testing.T) {
 	t.Parallel()
 	o := nodeOptions{bare: true, shell: unprivileged, python: &pythonOptions{}}
@@ -331,8 +331,8 @@ func TestPython_RunsWithoutRoot(t *testing.T) {
 	}
 }
 
-// TestPythonStart_RunsOnceThroughKillsOfThePlugin kills the plugin while tasks start. If each round was too late for
-// all of its tasks, more rounds follow. Each start of the plugin removes unused environments.
+// TestPythonStart_RunsOnceThroughKillsOfThePlugin kills the plugin while tasks start. If every kill came after its
+// round's tasks had started, more rounds follow. At each of its starts, the plugin removes unused environments.
 func TestPythonStart_RunsOnceThroughKillsOfThePlugin(t *testing.T) {
 	testsupport.Long(t, "repeats kills on a real agent")
 	t.Parallel()
@@ -347,7 +347,7 @@ func TestPythonStart_RunsOnceThroughKillsOfThePlugin(t *testing.T) {
 		must.NoError(t, testsupport.Poll(time.Minute, n.tasksLeft))
 		plugin, dir := n.plugin(t), mkdir(t)
 		must.NoError(t, os.Chmod(dir, 0o777))
-		run := func() int { // tasks whose program has begun
+		run := func() int { // the number of tasks whose program has begun
 			found, _ := filepath.Glob(filepath.Join(dir, "run-*"))
 			return len(found)
 		}

@@ -35,11 +35,11 @@ func archive(t *testing.T, dir string) string {
 	return server.URL
 }
 
-// TestRecipes_Run runs the jobs of the page, with stand-ins for the programs that a user brings.
+// TestRecipes_Run runs the jobs of docs/guides/recipes.md, with stand-ins for the user's programs.
 func TestRecipes_Run(t *testing.T) {
 	testsupport.Long(t, "needs its own node")
 	t.Parallel()
-	needRootAgent(t) // for another user
+	needRootAgent(t) // a job runs as another user
 	root := filepath.Join(mkdir(t), "usb")
 	stick := plug(t, root, "-id", "10c4:ea60")
 	n := newNode(t, nodeOptions{usb: &usbOptions{root: root, more: zigbee}})
@@ -84,7 +84,7 @@ func TestRecipes_Run(t *testing.T) {
 		a.stop(t)
 	})
 	t.Run("read-sensor", func(t *testing.T) {
-		a := submit(t, n, "read-sensor", "", "", func(j *api.Job) { j.Periodic = nil }) // now, and not in five minutes
+		a := submit(t, n, "read-sensor", "", "", func(j *api.Job) { j.Periodic = nil }) // run it now, not in five minutes
 		a.ends(t, "exit 0", "stick: read\n")
 	})
 	t.Run("bridge", func(t *testing.T) {
@@ -98,7 +98,7 @@ func TestRecipes_Run(t *testing.T) {
 	})
 }
 
-// TestRecipes_CloneForStaging runs the jobs of Postgres with stand-ins for its programs. Staging gets two clones.
+// TestRecipes_CloneForStaging runs the page's Postgres jobs with stand-ins for the programs. Staging gets two clones.
 func TestRecipes_CloneForStaging(t *testing.T) {
 	testsupport.Long(t, "needs its own node")
 	t.Parallel()
@@ -155,7 +155,7 @@ wait`,
 
 func TestSamples_RunUnchanged(t *testing.T) {
 	t.Parallel()
-	needRootAgent(t) // the job has a user
+	needRootAgent(t) // the job runs as another user
 	n := commonNode.get(t)
 	text, err := os.ReadFile("../../plugins/exec-lite/example/service.nomad.hcl")
 	must.NoError(t, err)
@@ -166,7 +166,7 @@ func TestSamples_RunUnchanged(t *testing.T) {
 		}
 	})
 	a.running(t)
-	a.says(t, "stdout", ":") // the time
+	a.says(t, "stdout", ":") // the job prints the time
 	a.stop(t)
 	out := a.output(t, "stdout")
 	test.Eq(t, "exit 0", a.outcome())
@@ -175,7 +175,7 @@ func TestSamples_RunUnchanged(t *testing.T) {
 
 func TestMigrate_ExampleHasItsCapability(t *testing.T) {
 	t.Parallel()
-	needRootAgent(t) // which can give capabilities
+	needRootAgent(t) // only root can give capabilities to tasks
 	a := commonNode.get(t).submitHCL(t, jobFiles(readFences(t, "docs/guides/migrate.md"))["caps.nomad.hcl"])
 	a.ends(t, "exit 0", "CapEff:\t0000000000000400\n") // CAP_NET_BIND_SERVICE alone
 }

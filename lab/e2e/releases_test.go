@@ -29,7 +29,7 @@ const (
 
 // releases has both versions of exec-lite as they are published, built from a clone with their tags.
 type releases struct {
-	dir    string   // artefacts are in <version>
+	dir    string   // with a directory of artefacts for each version
 	others []string // the binaries of python and usb, which need no library of the machine
 }
 
@@ -58,7 +58,7 @@ var getReleases = sync.OnceValues(func() (*releases, error) {
 		}
 		return nil
 	}
-	// without the tags of real releases, which may be the same
+	// no tags of real releases: they may have the same names
 	out, err := exec.Command("git", "clone", "--quiet", "--shared", "--no-tags", root, clone).CombinedOutput()
 	if err != nil {
 		return nil, fmt.Errorf("failed to clone: %w\n%s", err, out)

@@ -39,7 +39,7 @@ func newRemoteNode(t *testing.T) *remoteNode {
 	return &remoteNode{node: n, server: host.server, link: link}
 }
 
-// remoteHost is a host with its own SSH server on this machine.
+// remoteHost simulates a host on this machine, with its own SSH server.
 type remoteHost struct {
 	server *sshdtest.Server
 	dir    string
@@ -54,8 +54,8 @@ func newRemoteHost(t *testing.T, options ...sshdtest.Option) *remoteHost {
 	return &remoteHost{server: server, dir: dir}
 }
 
-// options returns the options of a node with the host as endpoint "box", which it reaches at a port. The plugin uses an
-// API, by default its agent's.
+// options returns the options of a node with the host as endpoint "box", at a port. The plugin uses the API at the
+// address api; empty: its agent's.
 func (h *remoteHost) options(port int, api string) nodeOptions {
 	return nodeOptions{remote: true, state: h.dir, plugin: fmt.Sprintf(`
 api {
@@ -145,7 +145,7 @@ func TestRemote_TaskHasTheFeaturesOfALocalTask(t *testing.T) {
 		}
 		a.stop(t)
 	})
-	t.Run("a session with a terminal", func(t *testing.T) { // TestDriver_Conforms of the plugin has the others
+	t.Run("a session with a terminal", func(t *testing.T) { // TestDriver_Conforms of the plugin has other sessions
 		a := n.start(t, sh("while :; do sleep 0.1; done"), onBox)
 		sizes := make(chan api.TerminalSize, 1)
 		sizes <- api.TerminalSize{Height: 33, Width: 77}
@@ -252,7 +252,7 @@ func residentMemory(pid int) (kilobytes int, err error) {
 	return int(st.RSS) * os.Getpagesize() >> 10, err
 }
 
-// A thousand tasks leak neither descriptors nor memory in the plugin and in its processes on the host, nor files there.
+// A thousand tasks leak no descriptors or memory in the plugin and its processes on the host, and leave no files there.
 func TestRemote_ThousandStartsLeaveNothing(t *testing.T) {
 	needRootAgent(t)
 	testsupport.Long(t, "a thousand tasks")
@@ -287,7 +287,7 @@ func TestRemote_ThousandStartsLeaveNothing(t *testing.T) {
 				return err
 			}
 			past := time.Now().Add(-5 * time.Hour)
-			for _, e := range left { // the last ones may just have been used
+			for _, e := range left { // make them old: a directory that was just used stays
 				os.Chtimes(filepath.Join(filepath.Dir(keep.hostDir()), e.Name()), past, past)
 			}
 			return fmt.Errorf("round %d: the host has directories of %d allocations", i, len(left))

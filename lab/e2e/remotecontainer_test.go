@@ -23,14 +23,14 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// containerHost is a host with podman or Docker, which has images and containers of the test only.
+// containerHost is a host with podman or Docker, which has only the test's images and containers.
 type containerHost struct {
 	*remoteHost
-	files   string            // the directory of its files
-	env     map[string]string // environment of its commands
-	engine  string            // its program
+	files   string            // the directory of the engine's files
+	env     map[string]string // environment of the engine's commands
+	engine  string            // the engine's program
 	example string            // a job file
-	inspect string            // the format of a container
+	inspect string            // the format in which to print a container's record
 	left    string            // a script that lists leftovers of containers
 	oom     string            // the outcome of a container that runs out of memory
 }
@@ -46,7 +46,7 @@ tar -C image -c . | `+h.engine+` import - docker.io/library/busybox`)
 }
 
 // preparePodman makes mounts that only this host's processes see: podman's image cache has a fixed path, and with
-// cgroup v1, crun wants a v2 hierarchy without controllers, or none.
+// cgroup v1, crun requires a v2 hierarchy without controllers, or no v2.
 const preparePodman = `set -e
 mkdir -p /var/lib/containers
 mount -t tmpfs none /var/lib/containers
@@ -136,7 +136,7 @@ func (h *containerHost) hasNothing(t *testing.T) {
 	})
 }
 
-// containerJob returns the job of the example, and its arguments up to the image.
+// containerJob returns the example's job, and the arguments of its task up to the image.
 func (h *containerHost) containerJob(t *testing.T, n *node) (j *api.Job, args []string) {
 	t.Helper()
 	text, err := os.ReadFile("../../plugins/remote/example/" + h.example)
@@ -151,8 +151,8 @@ func (h *containerHost) containerJob(t *testing.T, n *node) (j *api.Job, args []
 	return j, args[:image+1]
 }
 
-// contain turns a task into a container with the flags of the example, in which a shell runs a script. Paths of the
-// host are mounted in it.
+// contain makes a task run a shell script in a container, with the flags of the example. The host's paths are mounted
+// in the container.
 func (h *containerHost) contain(t *testing.T, n *node, task *api.Task, script string, paths ...string) {
 	t.Helper()
 	example, args := h.containerJob(t, n)
@@ -165,7 +165,7 @@ func (h *containerHost) contain(t *testing.T, n *node, task *api.Task, script st
 	task.Env, task.KillSignal, task.Resources.MemoryMB = maps.Clone(h.env), "SIGTERM", new(128)
 }
 
-// TestRemote_ContainersAreTasks runs the examples with containers, and other containers with their flags.
+// TestRemote_ContainersAreTasks runs the examples with containers, and other containers with the same flags.
 func TestRemote_ContainersAreTasks(t *testing.T) {
 	needRootAgent(t)
 	testsupport.Long(t, "containers")

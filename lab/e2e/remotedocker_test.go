@@ -50,19 +50,19 @@ func newDockerHost(t *testing.T, h *remoteHost) *dockerHost {
 		env: map[string]string{"DOCKER_HOST": "unix://" + dir + "/socket"}, example: "docker.nomad.hcl",
 		inspect: "{{.Id}} {{json .State.StartedAt}} {{.State.Pid}}", oom: "oom"}}
 	if testsupport.Exists("/sys/fs/cgroup/memory") {
-		d.oom = "exit 137" // Docker removes the cgroup that has counted the kill
+		d.oom = "exit 137" // Docker removes the cgroup that counted the OOM kill
 	}
 	d.start(t)
 	t.Cleanup(func() {
 		d.end(t, unix.SIGTERM)
 		test.SliceEmpty(t, testsupport.Processes(func(args []string) bool {
-			return strings.Contains(strings.Join(args, " "), dir) // of dockerd, containerd, or a container's shim
+			return strings.Contains(strings.Join(args, " "), dir) // dockerd, containerd, or a container's shim
 		}))
 		if t.Failed() {
 			log, _ := os.ReadFile(filepath.Join(dir, "log"))
 			t.Logf("dockerd's log:\n%s", last(string(log), 5000))
 		}
-		// In hierarchies of cgroup v1 that tasks do not use, Docker leaves the parents of its cgroups.
+		// In hierarchies of cgroup v1 that tasks do not use, Docker leaves the parents of its cgroups behind.
 		parents := fmt.Sprintf("/sys/fs/cgroup/*/outrider-tasks-%.4x", sha256.Sum256([]byte(h.dir)))
 		for _, pattern := range []string{parents + "/*", parents} {
 			left, _ := filepath.Glob(pattern)
@@ -96,7 +96,7 @@ func (d *dockerHost) end(t *testing.T, sig os.Signal) {
 	_ = d.daemon.Wait() // its status does not matter
 }
 
-// testDocker tests what works with podman, too, and what is different.
+// testDocker runs the tests that podman has, too, and tests for Docker alone.
 func testDocker(t *testing.T) {
 	var host *dockerHost
 	c := testContainers(t, func(t *testing.T, h *remoteHost) *containerHost {

@@ -21,8 +21,8 @@ import (
 	"github.com/outrider-dev/outrider/lab/rootfs"
 )
 
-// root is a bare Debian with the machine's uv, and with an agent that has no plugin yet. Tests act in it as an operator
-// does: by commands.
+// root is a bare Debian with the machine's uv, and with an agent that has no plugin yet. Tests use it as an operator
+// does: with commands.
 type root struct {
 	*rootfs.Root
 	t *testing.T
@@ -92,7 +92,7 @@ func (r *root) unchanged(before []string) {
 		added := slices.DeleteFunc(slices.Clone(after), func(f string) bool { return slices.Contains(before, f) })
 		gone := slices.DeleteFunc(slices.Clone(before), func(f string) bool { return slices.Contains(after, f) })
 		if len(added)+len(gone) > 0 {
-			return fmt.Errorf("files were added: %q, and are gone: %q", added, gone)
+			return fmt.Errorf("added files: %q, missing files: %q", added, gone)
 		}
 		return nil
 	})

@@ -28,21 +28,21 @@ import (
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
-// truth is a node with slots. Its plugin sees the part of Nomad's API that a column of the table allows. Its server is
-// another agent's, so the node can be lost.
+// truth is a node with slots. Its plugin sees the part of Nomad's API that a column of the table allows. Its server
+// belongs to another agent, so Nomad can report the node as lost.
 type truth struct {
-	*node  // with the server's client
+	*node  // Client returns the server's client
 	server *truthServer
 	column truthColumn
-	own    *api.Client // of the agent itself
-	slots  int         // number of slots that cells have
+	own    *api.Client // the agent's own client
+	slots  int         // number of slots that cells use
 	token  string      // the file with the plugin's token
 }
 
 type truthColumn struct {
 	name  string
 	sees  bool   // a slot is freed as soon as its holder has ended; otherwise when it is reserved again
-	rules string // of the plugin's token; empty: no token
+	rules string // the policy of the plugin's token; empty: no token
 }
 
 const (
@@ -53,7 +53,7 @@ const (
 var truthColumns = []truthColumn{
 	{name: "ok", sees: true, rules: readNodes + readJobs},
 	{name: "no-token"},
-	{name: "blind", rules: readNodes}, // it gets 200 and an empty list
+	{name: "blind", rules: readNodes}, // requests for jobs get 200 and an empty list
 }
 
 // truthRow is an event that may end a task.
@@ -69,7 +69,7 @@ type truthRow struct {
 
 const sleep = "exec sleep 600"
 
-// truthRows has the rows of each phase. What happens to the node happens to all rows of its phase.
+// truthRows has the rows of each phase. An event of the node affects all rows of its phase.
 var truthRows = map[string][]truthRow{
 	"jobs": {
 		{name: "stop", act: func(t *testing.T, c *truthCell) { c.first.stop(t) }},
@@ -97,7 +97,7 @@ var truthRows = map[string][]truthRow{
 	"drain": {{name: "node drain", replaced: true}},
 	"agent killed": {
 		{name: "agent SIGKILL and back", lives: true},
-		{name: "agent down for the job's end", body: "while [ ! -e $GO ]; do sleep 0.1; done; exit 0"},
+		{name: "agent down when the job ends", body: "while [ ! -e $GO ]; do sleep 0.1; done; exit 0"},
 	},
 	"lost": {{name: "node lost and back", body: "trap '' TERM INT; while :; do sleep 0.2; done"}},
 }
@@ -128,7 +128,7 @@ func TestTruth_SlotsAreReleasedByEvidenceAlone(t *testing.T) {
 				n := newTruth(t, server, column)
 				counted()
 				ready.Wait()   // the server restarts after all nodes have joined it
-				defer func() { // the end of one node stops the jobs of all
+				defer func() { // a node that ends stops the jobs of all nodes
 					skip()
 					over.Wait()
 				}()
@@ -189,8 +189,8 @@ func TestTruth_SlotsAreReleasedByEvidenceAlone(t *testing.T) {
 // truthSweeps is the time of several sweeps, see newTruth.
 const truthSweeps = 12 * time.Second
 
-// phase runs the rows of one phase: each gets a slot, then acts. After that, happens does what the phase does to the
-// node.
+// phase runs the rows of one phase: each row gets a slot, then acts. After that, happens causes the phase's event of
+// the node.
 func (n *truth) phase(t *testing.T, name string, happens func(*testing.T, []*truthCell)) {
 	t.Run(name, func(t *testing.T) {
 		var cells []*truthCell
@@ -279,8 +279,8 @@ func (c *truthCell) submit(t *testing.T) {
 	c.first = &alloc{n: c.node, job: *c.job.ID}
 }
 
-// hold waits until the task runs, or until its slot is reserved if it waits for a template. From then on the dataset is
-// watched.
+// hold waits until the task runs, or until its slot is reserved if the task waits for a template. From then on, guard
+// watches the dataset.
 func (c *truthCell) hold(t *testing.T) {
 	t.Helper()
 	c.placed(t, c.first, "")
@@ -314,7 +314,7 @@ func (c *truthCell) hold(t *testing.T) {
 	t.Cleanup(func() { close(c.held); <-watched })
 }
 
-// placed waits for an allocation of the job other than not.
+// placed waits for an allocation of a's job with an ID other than not, and stores the ID in a.
 func (c *truthCell) placed(t *testing.T, a *alloc, not string) {
 	t.Helper()
 	testsupport.Within(t, 2*time.Minute, func() error {
@@ -375,13 +375,13 @@ func (c *truthCell) stands(t *testing.T, why string) {
 	must.SliceContains(t, c.leases(t), c.lease, must.Sprintf("the dataset was released, but %s", why))
 }
 
-// verify checks the outcome that the table has.
+// verify checks the outcome that the row expects.
 func (c *truthCell) verify(t *testing.T) {
 	switch {
 	case c.row.lives:
 		time.Sleep(truthSweeps)
 		c.stands(t, "the task has not ended")
-		if c.row.edit != nil { // the template lets it start now
+		if c.row.edit != nil { // the template lets the task start now
 			_, _, err := c.Client().Variables().Create(&api.Variable{Path: "nomad/jobs/" + *c.job.ID,
 				Items: api.VariableItems{"go": "yes"}}, nil)
 			must.NoError(t, err)
@@ -449,7 +449,7 @@ func (c *truthCell) taken(t *testing.T) {
 	must.NotEq(t, c.lease, all[0])
 }
 
-// newTruth starts a node.
+// newTruth starts the node of a column.
 func newTruth(t *testing.T, server *truthServer, column truthColumn) *truth {
 	t.Helper()
 	n := &truth{column: column, server: server}
@@ -508,7 +508,7 @@ func (n *truth) secure(t *testing.T) {
 	n.ready(t, "none")
 }
 
-// ready waits until the node is ready, and all groups of devices have evidence in their attribute "api".
+// ready waits until the node is ready, and the attribute "api" of all device groups has the value evidence.
 func (n *truth) ready(t *testing.T, evidence string) {
 	t.Helper()
 	testsupport.Within(t, 2*time.Minute, func() error {
@@ -531,7 +531,7 @@ func (n *truth) ready(t *testing.T, evidence string) {
 	})
 }
 
-// again starts the agent after it was killed.
+// again starts the killed agent, and waits until it has registered.
 func (n *truth) again(t *testing.T) {
 	t.Helper()
 	must.NoError(t, n.Start(t.Context()))
@@ -550,7 +550,7 @@ func (n *truth) again(t *testing.T) {
 // truthServer is the agent whose server all nodes use.
 type truthServer struct {
 	*node
-	acls func() // turns them on, once
+	acls func() // turns ACLs on, once
 }
 
 const truthServerConfig = `

@@ -27,7 +27,7 @@ import (
 
 // usbOptions configure the usb plugin of a node. The machine is simulated: a directory with its own /sys and /dev.
 type usbOptions struct {
-	root  string // of the simulation; empty: below the node's directory
+	root  string // the simulated machine's directory; empty: below the node's directory
 	grace string // empty: 2s
 	more  string // additional configuration, such as device blocks
 }
@@ -57,7 +57,7 @@ type stick struct {
 	out bytes.Buffer
 }
 
-// Write gets the output of the simulator, which prints what tasks write to the stick.
+// Write collects the output of the simulator, which prints the bytes that tasks write to the stick.
 func (s *stick) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,7 +82,7 @@ func plug(t testing.TB, root string, args ...string) *stick {
 	return s
 }
 
-// unplug is idempotent.
+// unplug unplugs the stick, and may be called twice.
 func (s *stick) unplug(t testing.TB) {
 	t.Helper()
 	if s.cmd.ProcessState != nil {
@@ -90,7 +90,7 @@ func (s *stick) unplug(t testing.TB) {
 	}
 	s.cmd.Process.Signal(syscall.SIGTERM)
 	if err := s.cmd.Wait(); err != nil {
-		t.Errorf("the simulated stick: %v\n%s", err, s.heard())
+		t.Errorf("the simulator of the stick failed: %v\n%s", err, s.heard())
 	}
 }
 
@@ -147,7 +147,7 @@ func (n *node) isUSBPlugin(p proc) bool {
 }
 
 // talk sends a word to a stick and prints its answer, in a subshell: a session leader would get the terminal as its
-// controlling terminal, which stops timeout's child as a background process.
+// controlling terminal, which would stop timeout's child as a background process.
 const talk = `(stty raw -echo <$T && exec 3<>$T && echo %s >&3 && timeout 10 head -n 1 <&3)`
 
 // say returns a task that talks to the serial port named by an environment variable.
@@ -179,17 +179,17 @@ device "gps" {
 }
 `}})
 	all := n.devices(t)
-	must.SliceLen(t, 4, all, must.Sprint("the node has"))
-	must.Eq(t, "0403:6001:GPS1#1", all[0], must.Sprint("the node has"))
-	must.Eq(t, "0403:6001:GPS1#2", all[1], must.Sprint("the node has"))
-	must.StrHasPrefix(t, "10c4:ea60@", all[2], must.Sprint("the node has"))
-	must.StrHasPrefix(t, "10c4:ea60@", all[3], must.Sprint("the node has"))
+	must.SliceLen(t, 4, all, must.Sprint("the node's devices"))
+	must.Eq(t, "0403:6001:GPS1#1", all[0], must.Sprint("the node's devices"))
+	must.Eq(t, "0403:6001:GPS1#2", all[1], must.Sprint("the node's devices"))
+	must.StrHasPrefix(t, "10c4:ea60@", all[2], must.Sprint("the node's devices"))
+	must.StrHasPrefix(t, "10c4:ea60@", all[3], must.Sprint("the node's devices"))
 	first, second := all[2], all[3]
 
 	t.Run("raw_exec", func(t *testing.T) {
 		a := n.submit(t, job(t, say("USB_GPS_HOST_TTY", "raw"), withDevice("gps"), asDriver("raw_exec")))
 		test.Eq(t, "exit 0", a.ended(t), test.Sprint(a.story()))
-		a.says(t, "stdout", "stick: raw\n") // logmon can write the last bytes after the end
+		a.says(t, "stdout", "stick: raw\n") // logmon can write the last bytes after the task's end
 	})
 	t.Run("two tasks share a device", func(t *testing.T) {
 		a := n.start(t, sh("exec sleep 600"), withDevice("gps"))
@@ -197,13 +197,13 @@ device "gps" {
 		a.stop(t)
 		b.stop(t)
 	})
-	t.Run("both in one task", func(t *testing.T) {
+	t.Run("two devices in one task", func(t *testing.T) {
 		a := n.submit(t, job(t, sh("echo $USB_ZIGBEE_ID $USB_ZIGBEE_2_ID; for T in $USB_ZIGBEE_TTY $USB_ZIGBEE_2_TTY; do "+
 			fmt.Sprintf(talk, "both")+"; done"), asUser(anybody()),
 			withDevice("zigbee", func(d *api.RequestedDevice) { d.Count = new(uint64(2)) })))
 		a.ends(t, "exit 0", first+" "+second+"\nstick: both\nstick: both\n")
 		for _, s := range twins {
-			test.StrContains(t, s.heard(), "both\n", test.Sprint("one heard"))
+			test.StrContains(t, s.heard(), "both\n", test.Sprint("a stick has received"))
 		}
 	})
 }
@@ -251,7 +251,7 @@ func (a *alloc) restartSays(t testing.TB, text string) {
 	a.saysAfter(t, before, text)
 }
 
-// The faults happen to one task, one after the other. It is restarted only by the test.
+// The faults happen to one task, one after the other. Only the test restarts the task.
 func TestUSBFaults_TaskKeepsDevice(t *testing.T) {
 	testsupport.Long(t, "a table of faults on real agents")
 	t.Parallel()
@@ -270,17 +270,17 @@ func TestUSBFaults_TaskKeepsDevice(t *testing.T) {
 	a.saysNow(t, "-> none")
 	n.offers(t, id+": unplugged")
 	i := a.stub(t)
-	test.Eq(t, "running", i.ClientStatus, test.Sprint("unplugged: the allocation"))
+	test.Eq(t, "running", i.ClientStatus, test.Sprint("unplugged: the allocation's status"))
 
 	must.NoError(t, a.tells("Device: unplugged: /dev/zigbee/usb, /dev/zigbee/tty"))
 	s = plug(t, root, args...)
 	a.saysNow(t, "-> stick: ")
 	must.NoError(t, a.tells("Device: plugged in again"))
-	test.True(t, task.alive(), test.Sprint("re-plugged: the task was started again"))
+	test.True(t, task.alive(), test.Sprint("re-plugged: the task was restarted"))
 
 	a.restartSays(t, "line 1 -> stick: ") // without a new reservation
 
-	// Nomad forgets what was reserved (hashicorp/nomad#9473)
+	// a restarted agent forgets the reservation (hashicorp/nomad#9473)
 	stop(t, n)
 	n.restart(t)
 	a.saysNow(t, "-> stick: ")

@@ -133,7 +133,7 @@ func (n *node) programs(t *testing.T, more map[string]string) (dir string) {
 	return dir
 }
 
-// withoutVolumes stops these jobs, and deletes the volumes.
+// withoutVolumes stops these jobs, and deletes all volumes.
 func (n *node) withoutVolumes(t *testing.T, jobs ...string) {
 	t.Helper()
 	for _, job := range jobs {
@@ -144,14 +144,14 @@ func (n *node) withoutVolumes(t *testing.T, jobs ...string) {
 		all, _, err := n.Client().HostVolumes().List(&api.HostVolumeListRequest{}, nil)
 		for _, v := range all {
 			_, _, failed := n.Client().HostVolumes().Delete(&api.HostVolumeDeleteRequest{ID: v.ID}, nil)
-			err = errors.Join(err, failed) // they are in use, or have clones
+			err = errors.Join(err, failed) // a deletion fails while the volume is in use or has clones
 		}
 		return err
 	})
 }
 
-// TestReplica_TakesOverFromALostNode runs the page's commands on two nodes, one of which is lost. Both are this
-// machine, with different roots of the class.
+// TestReplica_TakesOverFromALostNode runs commands of datasetPage on two nodes, one of which is lost. Both run on
+// this machine, with different roots of the class.
 func TestReplica_TakesOverFromALostNode(t *testing.T) {
 	testsupport.Long(t, "waits until Nomad reports a node as lost")
 	t.Parallel()

@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command counter is a task for the end-to-end tests. It prints numbered lines, which show missing and doubled lines.
+// Command counter is a task for the end-to-end tests. The numbers of its lines show missing and doubled lines.
 package main
 
 import (

@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package features has a table of options of raw_exec, exec and exec2, with the jobs that prove them. The tests of
-// lab/e2e run the jobs on this machine, those of lab/e2e/vm with cgroup v2.
+// Package features has a table of options of raw_exec, exec and exec2, with jobs that prove that exec-lite has them.
+// The tests of lab/e2e run the jobs on this machine, the tests of lab/e2e/vm in a VM with cgroup v2.
 package features
 
 import (
@@ -17,7 +17,7 @@ import (
 type Config = map[string]any
 
 // Feature is an option of Nomad's drivers. A shell task with Config and Edit prints one line, Want. Without them it
-// prints Host, unless that is empty.
+// prints Host. An empty Host is not checked.
 type Feature struct {
 	Name, Of   string
 	Config     Config
@@ -26,10 +26,10 @@ type Feature struct {
 	Want, Host string
 }
 
-// Plugin is the configuration of the driver that the jobs need.
+// Plugin is the driver's configuration that the jobs need.
 const Plugin = `allow_caps = ["net_bind_service"]`
 
-// Files have to exist on the host.
+// Files are paths that must exist on the host.
 var Files = []string{"/dev/shm/outrider-e2e", "/tmp/outrider-e2e"}
 
 func asNobody(_ *api.Job, task *api.Task) { task.User = "nobody" }
@@ -38,7 +38,7 @@ func dns(j *api.Job, _ *api.Task) {
 	j.TaskGroups[0].Networks = []*api.NetworkResource{{DNS: &api.DNSConfig{Servers: []string{"10.1.2.3"}}}}
 }
 
-// Case is a job with or without a feature, and what its task has to print.
+// Case is a job with or without a feature, and the output that its task must print.
 type Case struct {
 	Name, Want string
 	Job        *api.Job
@@ -64,7 +64,7 @@ func Cases() (cases []Case) {
 	return cases
 }
 
-// all is the table.
+// all is the table of features.
 var all = []Feature{
 	{Name: "work_dir", Of: "raw_exec, exec", Config: Config{"work_dir": "/usr"}, Script: "pwd", Want: "/usr"},
 	{Name: "denied_envvars", Of: "raw_exec", Config: Config{"denied_envvars": []string{"NOMAD_JOB_*"}},

@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package nomadtest has helpers for tests with a Nomad agent, on this machine or in a virtual one.
+// Package nomadtest has helpers for tests with a Nomad agent, on this machine or in a virtual machine.
 package nomadtest
 
 import (
@@ -84,10 +84,10 @@ func Stop(t testing.TB, c *api.Client, job string) {
 	testsupport.Within(t, 5*time.Minute, func() error { return Stopped(c, job) })
 }
 
-// Stopped stops a job, unless it is stopped. It returns nil once all allocations of the job have ended by the server's
-// state, in which those of a lost node have, too, and after that the job is still stopped. Until then it returns an
-// error: call it again. Nomad loses a stop if the job's deployment becomes successful just after it. The version of the
-// deployment, which is not stopped, is then the current one again (updateJobStabilityImpl in
+// Stopped stops a job, unless it is stopped. It returns nil once the server reports all of the job's allocations as
+// ended, which includes those of lost nodes, and the job is still stopped after that. Until then it returns an error:
+// call it again. Nomad loses a stop if the job's deployment becomes successful just after the stop. The deployment's
+// version of the job, which is not stopped, is then the current one again (updateJobStabilityImpl in
 // nomad/state/state_store.go).
 func Stopped(c *api.Client, job string) error {
 	left, err := agent.Unended(context.Background(), c, "default", fmt.Sprintf("JobID == %q", job))
@@ -173,7 +173,7 @@ func OneDevice(kind, id string) *api.RequestedDevice {
 	}}
 }
 
-// CreateVolume makes or changes a dataset volume. Without capabilities in v it has a single writer.
+// CreateVolume makes or changes a dataset volume. Without capabilities in v, the volume has a single writer.
 func CreateVolume(c *api.Client, v *api.HostVolume) (*api.HostVolume, error) {
 	v.PluginID, v.Namespace = "dataset", "default"
 	if v.RequestedCapabilities == nil {
@@ -222,7 +222,7 @@ func WithVolume(name, at string) func(*api.Job, *api.Task) {
 	}
 }
 
-// Files returns programs and the libraries that they are linked with, by their paths in a root.
+// Files returns programs and the libraries that they are linked with, by their paths in a root file system.
 func Files(t testing.TB, programs ...string) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -241,8 +241,8 @@ func Files(t testing.TB, programs ...string) map[string]string {
 	return found
 }
 
-// Chroot returns the agent's configuration for tasks of Nomad's exec that need only these files: Nomad copies all for
-// each task.
+// Chroot returns an agent configuration in which tasks of Nomad's exec get only these files: Nomad copies all of them
+// for each task.
 func Chroot(t testing.TB, files map[string]string) string {
 	t.Helper()
 	var b strings.Builder

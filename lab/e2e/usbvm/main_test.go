@@ -26,7 +26,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/vm/gadget"
 )
 
-// The variables pass to the VM what was built on the host, where building is faster.
+// These variables pass the paths of binaries to the VM. The host builds the binaries, because building in a VM is slow.
 const (
 	pluginsEnv = "USBVM_PLUGINS" // a directory
 	nomadEnv   = "USBVM_NOMAD"
@@ -64,7 +64,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// prepare builds on the host, because building in a VM is slow.
+// prepare builds the binaries on the host, and sets the variables.
 func prepare() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
 	defer cancel()

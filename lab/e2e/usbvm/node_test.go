@@ -22,7 +22,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/e2e/nomadtest"
 )
 
-// node is the agent.
+// node is the agent that all tests share.
 type node struct{ agent.Agent }
 
 // end closes the agent.
@@ -32,7 +32,7 @@ func (n *node) end() error {
 	return n.Close(ctx)
 }
 
-// clientConfig makes the agent log changes of devices. Tasks of exec get only the programs that they use.
+// clientConfig makes the agent log changes of devices, and give tasks of exec only the programs that they use.
 func clientConfig(t *testing.T) string {
 	t.Helper()
 	files := nomadtest.Files(t, "sh", "cat", "ls", "sleep", "stty", "head", "timeout", "lsusb", "id")
@@ -89,7 +89,7 @@ func (n *node) prints(t testing.TB, s spec) (out string) {
 		var whole bool
 		out, whole = strings.CutSuffix(n.output(alloc, "stdout"), lastLine+"\n")
 		if !whole {
-			return fmt.Errorf("the end of its output is missing: %q", out)
+			return fmt.Errorf("the end of the task's output is missing: %q", out)
 		}
 		return nil
 	})

@@ -67,8 +67,8 @@ func newStick(t *testing.T, kind string, port int, d gadget.Device) *stick {
 	return s
 }
 
-// listen collects the bytes from the other end. When the stick is unplugged, the kernel hangs up, and listen opens it
-// again.
+// listen collects the bytes from the other end. When the stick is unplugged, the kernel hangs up, and listen opens that
+// end again.
 func (s *stick) listen(far string, done chan struct{}) {
 	for {
 		if f, err := gadget.Open(far); err == nil {
@@ -112,12 +112,12 @@ func (s *stick) unplug(t *testing.T) {
 	must.NoError(t, s.Unplug())
 }
 
-// hearsAnew waits until want arrives again.
+// hearsAnew waits until want is sent and received again.
 func (s *stick) hearsAnew(t *testing.T, want string) {
 	t.Helper()
 	before := len(s.heard())
 	testsupport.Within(t, time.Minute, func() error {
-		if got := s.heard()[before:]; strings.Count(got, want) < 2 { // the first may have been sent before
+		if got := s.heard()[before:]; strings.Count(got, want) < 2 { // the first may have been sent before this call
 			return fmt.Errorf("received only %q since then", got)
 		}
 		return nil

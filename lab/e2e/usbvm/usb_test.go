@@ -55,7 +55,7 @@ func TestUSB_UnprivilegedTaskWritesToDevice(t *testing.T) {
 	}
 }
 
-func TestUSB_LibusbProgramFindsItsDeviceOnly(t *testing.T) {
+func TestUSB_LibusbProgramFindsOnlyItsDevice(t *testing.T) {
 	testsupport.Long(t, "boots virtual machines")
 	t.Parallel()
 	n := shared(t)
@@ -63,18 +63,18 @@ func TestUSB_LibusbProgramFindsItsDeviceOnly(t *testing.T) {
 	nomadtest.Offers(t, n.Client(), "key", 1)
 	for _, driver := range []string{"exec-lite", "exec"} {
 		t.Run(driver, func(t *testing.T) {
-			// -v opens the device, and reads its strings
+			// lsusb -v opens the device, and reads its strings
 			got := n.prints(t, spec{driver: driver, device: "key", script: `lsusb; lsusb -v 2>&1 | head -n 200`})
 			list, details, _ := strings.Cut(got, "\n")
-			must.StrContains(t, list, "1d6b:0104", must.Sprintf("it finds\n%s", got))
-			test.Eq(t, 1, strings.Count("\n"+details, "\nBus "), test.Sprintf("it finds\n%s", got))
+			must.StrContains(t, list, "1d6b:0104", must.Sprintf("lsusb finds\n%s", got))
+			test.Eq(t, 1, strings.Count("\n"+details, "\nBus "), test.Sprintf("lsusb finds\n%s", got))
 			test.StrContains(t, details, "KEY1", test.Sprintf("no serial number of its device in\n%s", got))
 		})
 	}
 }
 
-// Two sticks are unplugged, and plugged into each other's port, so each gets the other's number. Tasks that open their
-// stick again and again never write to the other one.
+// Two sticks are unplugged, and plugged into each other's port, so each gets the other's tty number. Tasks that open
+// their stick again and again never write to the other one.
 func TestUSB_SwappedDevicesStayWithTheirTasks(t *testing.T) {
 	testsupport.Long(t, "boots virtual machines")
 	n := shared(t) // not parallel: other sticks would take the numbers
@@ -116,7 +116,7 @@ func TestUSB_SwappedDevicesStayWithTheirTasks(t *testing.T) {
 		for _, id := range ids {
 			testsupport.Eventually(t, "the node of "+id+" is removed", func() bool { return !testsupport.Exists(node(id)) })
 		}
-		for _, file := range failures { // calls of open that still found the node are over, too
+		for _, file := range failures { // wait for the end of open calls that still found the node
 			before, _ := os.ReadFile(file)
 			testsupport.Eventually(t, "the task tries again", func() bool {
 				now, err := os.ReadFile(file)
@@ -129,7 +129,7 @@ func TestUSB_SwappedDevicesStayWithTheirTasks(t *testing.T) {
 			if terminal(t, two[i].port) == before[1-i] {
 				swaps++
 			}
-			// if a task writes to the other stick before the plugin has scanned, it arrives in this time
+			// bytes that a task writes to the other stick before the plugin's scan arrive in this time
 			time.Sleep(20 * time.Millisecond)
 		}
 		for i := range two {

@@ -29,7 +29,7 @@ func TestCore_PassesOnCgroupV2(t *testing.T) {
 		flags []string
 	}{
 		{"cgroup", []string{"-test.skip=V1|TestDetect_SeesRealMounts|TestLeaf_IsJoined|TestRemove_KeepsAnOperators"}},
-		{"launch", []string{"-test.skip=CgroupV1|AThousand|ThatEndsAtOnce|" +
+		{"launch", []string{"-test.skip=CgroupV1|AThousand|ThatEndsImmediately|" +
 			"IsNotBoundByTheProgramsLimits|DelaysOnlyOneStart"}},
 		{"supervisor", []string{"-test.run=^(TestExit_IsReported|TestSignal_ReachesTheProcessesOfItsMode|" +
 			"TestKill_EndsDaemonsOfTheTask|TestKill_EndsATreeThatKeepsForking|TestTask_SurvivesItsPlugin|" +
@@ -48,11 +48,11 @@ const limits = `cgroup=$(cut -d : -f 3 /proc/self/cgroup)
 for file in memory.max pids.max; do echo "$file is $(cat /sys/fs/cgroup$cgroup/$file)"; done`
 
 // TestRemote_LimitsHoldOnCgroupV2 runs tasks on a host with only cgroup v2, where no agent has made Nomad's slice. The
-// supervisor of the first connection makes it. A task of the next connection has limits, too.
+// supervisor of the first connection makes the slice. A task of the next connection has limits, too.
 func TestRemote_LimitsHoldOnCgroupV2(t *testing.T) {
 	testsupport.Long(t, "boots virtual machines")
 	t.Parallel()
-	server, err := sshd.Write(t.TempDir(), 2222) // the VM can read its files
+	server, err := sshd.Write(t.TempDir(), 2222) // the VM can read this directory
 	if errors.Is(err, sshd.ErrMissing) {
 		t.Skip(err)
 	}

@@ -20,13 +20,13 @@ import (
 	"github.com/outrider-dev/outrider/lab/vm"
 )
 
-// The pool is in a file on the disk.
+// The pool is in a file on the VM's disk.
 const (
 	newPool = `truncate -s 1G zfs
 zpool create -O mountpoint=none tank $PWD/zfs
 zfs create tank/nomad`
 
-	// as the init system does on a machine with this pool
+	// importPool does the same as the init system of a machine with this pool
 	importPool = `zpool import -aN -d .
 zfs mount -a`
 
@@ -63,7 +63,7 @@ func datasetJob(kind, id string, volume bool, script string) *api.Job {
 	task.KillTimeout = new(2 * time.Second)
 	group := job.TaskGroups[0]
 	group.RestartPolicy = &api.RestartPolicy{Attempts: new(5), Mode: new("delay"), Interval: new(10 * time.Second),
-		Delay: new(time.Second)} // until its slot is available
+		Delay: new(time.Second)} // until the slot is available
 	group.ReschedulePolicy = nil
 	if volume {
 		nomadtest.WithVolume("data", "/data")(job, task)
@@ -95,7 +95,7 @@ const (
 )
 
 // startWithDatasets starts the agent again. Nomad gives a host volume plugin one second to report its version, but an
-// emulated machine needs longer to read the plugin from the disk, so it is run once before.
+// emulated machine needs longer to read the plugin from the disk, so the plugin is run once before.
 func (h *host) startWithDatasets() *api.Client {
 	h.t.Helper()
 	h.shell("DHV_OPERATION=fingerprint agent/host_volume_plugins/dataset fingerprint")

@@ -17,7 +17,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/e2e/features"
 )
 
-// TestFeatures_WorkOnCgroupV2 runs a job for each feature, and one without it.
+// TestFeatures_WorkOnCgroupV2 runs a job with each feature, and one without it.
 func TestFeatures_WorkOnCgroupV2(t *testing.T) {
 	testsupport.Long(t, "boots virtual machines")
 	t.Parallel()

@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package vm_test has tests for a separate kernel (package vm): they need cgroup v2 without v1, or a reboot.
+// Package vm_test has tests that need a separate kernel (package vm): with cgroup v2 without v1, or with a reboot.
 package vm_test
 
 import (
@@ -45,7 +45,7 @@ func newHost(t *testing.T) *host {
 	return h
 }
 
-// boot must only be called while the host is off.
+// boot starts the VM. The host must be off.
 func (h *host) boot() {
 	h.t.Helper()
 	begin := time.Now()
@@ -53,7 +53,7 @@ func (h *host) boot() {
 	h.t.Logf("booted in %.1f s", time.Since(begin).Seconds())
 }
 
-// cutPower kills the VM. It syncs before, since a recent write may not be on the disk yet.
+// cutPower kills the VM. Before, it runs sync, since a recent write may not be on the disk yet.
 func (h *host) cutPower() {
 	h.t.Helper()
 	h.run(nil, "sync")
@@ -85,7 +85,7 @@ func (h *host) client(address string) *api.Client {
 	return c
 }
 
-// runAgent starts a new agent with its data on the disk. Its plugins are those of this repository, by name.
+// runAgent starts a new agent with its data on the disk. plugins configures plugins of this repository, by name.
 func (h *host) runAgent(plugins map[string]agent.Plugin) *api.Client {
 	h.t.Helper()
 	names := slices.Sorted(maps.Keys(plugins))

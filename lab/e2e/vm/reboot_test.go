@@ -91,7 +91,7 @@ func TestReboot_TwinsStayWithTheirJobs(t *testing.T) {
 	h.cutPower()
 
 	h.boot()
-	h.plug(1, 0) // the kernel numbers them in reverse
+	h.plug(1, 0) // the kernel numbers the twins in reverse
 	c = h.startAgent()
 	h.eachHasItsOwn()
 	test.SliceEqOp(t, ids, nomadtest.Offers(t, c, "twin", 2), test.Sprint("the IDs after the reboot"))

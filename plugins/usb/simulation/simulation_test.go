@@ -287,11 +287,11 @@ func TestPlug_TakesPortDuringHolds(t *testing.T) {
 func TestPlug_MistakeChangesNothing(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new")
 	for want, s := range map[string]usbsim.Stick{
-		`port "1-1.4" is not a bus up to 12 and a port: write it such as "1-1"`:    {Port: "1-1.4"},
-		`port "13-1" is not a bus up to 12 and a port: write it such as "1-1"`:     {Port: "13-1"},
-		`port "../x-1" is not a bus up to 12 and a port: write it such as "1-1"`:   {Port: "../x-1"},
-		`id "10c4" is not vendor and product in hex: write it such as "10c4:ea60"`: {ID: "10c4"},
-		`function "disk" is not known: use "tty" or "hidraw"`:                      {Functions: []string{"tty", "disk"}},
+		`port "1-1.4" is not a bus up to 12 and a port: write it like "1-1"`:    {Port: "1-1.4"},
+		`port "13-1" is not a bus up to 12 and a port: write it like "1-1"`:     {Port: "13-1"},
+		`port "../x-1" is not a bus up to 12 and a port: write it like "1-1"`:   {Port: "../x-1"},
+		`id "10c4" is not vendor and product in hex: write it like "10c4:ea60"`: {ID: "10c4"},
+		`function "disk" is not known: use "tty" or "hidraw"`:                   {Functions: []string{"tty", "disk"}},
 	} {
 		_, err := usbsim.Plug(dir, s)
 		test.EqError(t, err, want)

@@ -58,11 +58,11 @@ const maxFunctions = 15
 func (s *Stick) complete() error {
 	s.ID = cmp.Or(s.ID, "10c4:ea60")
 	if !idForm.MatchString(s.ID) {
-		return fmt.Errorf("id %q is not vendor and product in hex: write it such as \"10c4:ea60\"", s.ID)
+		return fmt.Errorf("id %q is not vendor and product in hex: write it like \"10c4:ea60\"", s.ID)
 	}
 	s.Port = cmp.Or(s.Port, "1-1")
 	if !portForm.MatchString(s.Port) || s.bus() > lastBus {
-		return fmt.Errorf("port %q is not a bus up to %d and a port: write it such as \"1-1\"", s.Port, lastBus)
+		return fmt.Errorf("port %q is not a bus up to %d and a port: write it like \"1-1\"", s.Port, lastBus)
 	}
 	if len(s.Functions) == 0 {
 		s.Functions = []string{"tty"}

@@ -1,7 +1,7 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
 
-# A stand-in for the package of this name, as for uvicorn.
+# Like uvicorn.py, a stand-in for the package of the same name.
 
 
 class FastAPI:
