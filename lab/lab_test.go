@@ -49,7 +49,7 @@ func TestNew_AcceptsThreeRuntimes(t *testing.T) {
 
 func TestChooseRuntime_FollowsDockerAndTheRequest(t *testing.T) {
 	no := errors.New("broken")
-	const noContainer = "datasets, a host and several nodes do not work in a container: " + mage +
+	const noContainer = "datasets, SSH hosts and several nodes do not work in a container: run " + mage +
 		" lab:down, then lab:up with LAB_RUNTIME=host"
 	for _, tc := range []struct {
 		name     string
@@ -61,20 +61,20 @@ func TestChooseRuntime_FollowsDockerAndTheRequest(t *testing.T) {
 		nodes    int
 		up       agent.Runtime // of the lab that is up
 	}{
-		{name: "datasets", asked: auto, dataset: true, want: agent.Host, why: "for datasets"},
+		{name: "datasets", asked: auto, dataset: true, want: agent.Host, why: "which datasets"},
 		{name: "datasets in a container", asked: agent.Container, dataset: true,
 			err: noContainer},
-		{name: "several nodes", asked: auto, nodes: 3, want: agent.Host, why: "for datasets, a host or several nodes"},
+		{name: "several nodes", asked: auto, nodes: 3, want: agent.Host, why: "SSH hosts and several nodes need"},
 		{name: "docker answers", asked: auto, want: agent.Container, why: "from outrider-lab:"},
 		{name: "no docker", asked: auto, docker: no, want: agent.Host, why: "since broken"},
 		{name: "the host is requested", asked: agent.Host, want: agent.Host, why: "as requested"},
 		{name: "a container is requested without docker", asked: agent.Container, docker: no,
-			err: "failed to use a container, as requested: broken"},
+			err: "failed to use a container (LAB_RUNTIME=container): broken"},
 		{name: "a lab that is up", asked: auto, docker: no, up: agent.Container, want: agent.Container, why: "as before"},
 		{name: "datasets in a container that is up", asked: auto, up: agent.Container, dataset: true,
 			err: noContainer},
 		{name: "another runtime", asked: agent.Host, up: agent.Container,
-			err: "the lab already runs as container; stop it first: " + mage + " lab:down"},
+			err: "the lab already runs as container; first stop it with: " + mage + " lab:down"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			l, _ := quiet(t)

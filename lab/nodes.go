@@ -100,7 +100,7 @@ func (l *Lab) startNode(ctx context.Context, a agent.Agent, name string, n agent
 	defer cancel()
 	err = poll.Until(ctx, 100*time.Millisecond, func() (bool, error) { return reached(ctx, n), nil })
 	if err != nil {
-		return fmt.Errorf("node %s does not reach the host: see the output of job %s: %w", name, hostJob, err)
+		return fmt.Errorf("node %s does not reach the SSH host: %w; see the output of job %s", name, err, hostJob)
 	}
 	return nil
 }
@@ -112,7 +112,7 @@ func (l *Lab) removeNodes(ctx context.Context) error {
 	for _, dir := range dirs {
 		err := agent.Remove(ctx, dir)
 		if err != nil && !errors.Is(err, agent.ErrNone) {
-			errs = errors.Join(errs, fmt.Errorf("node %s: %w", filepath.Base(dir), err))
+			errs = errors.Join(errs, fmt.Errorf("failed to remove node %s: %w", filepath.Base(dir), err))
 		}
 	}
 	return errs

@@ -37,7 +37,7 @@ func (l *Lab) build(ctx context.Context, r agent.Runtime, which ...string) ([]st
 	note := ""
 	if slices.ContainsFunc(paths, func(p string) bool { return filepath.Base(p) == usbPlugin }) {
 		if why := b.Libusb(ctx); why != nil {
-			note = " (without libusb: " + why.Error() + ")"
+			note = " (usb without libusb: " + why.Error() + ")"
 		}
 	}
 	end(err, "%s%s", names(paths), note)

@@ -53,7 +53,7 @@ func (l *Lab) makeHost(ctx context.Context) (h sshd.Server, err error) {
 		_, _ = os.Remove(dir), os.Remove(l.dir) // only if they are empty
 	}
 	if errors.Is(err, sshd.ErrMissing) {
-		err = fmt.Errorf("%w: sudo apt-get install openssh-server (its service need not run)", err)
+		err = fmt.Errorf("%w: run sudo apt-get install openssh-server (its service need not run)", err)
 	}
 	return h, err
 }
@@ -63,7 +63,7 @@ func (l *Lab) makeHost(ctx context.Context) (h sshd.Server, err error) {
 func (l *Lab) remoteConfig(a agent.Agent) (string, error) {
 	me, err := user.Current()
 	if err != nil {
-		return "", fmt.Errorf("failed to find the user to log in as: %w", err)
+		return "", fmt.Errorf("failed to find the current user, who logs in to the SSH host: %w", err)
 	}
 	return "api { address = \"http://127.0.0.1:${http_port}\" }\n\n" +
 		l.host.Endpoint(endpoint, filepath.Join(a.StateDir(), "host"), me.Username), nil

@@ -113,7 +113,7 @@ func (r *jobRun) placed(ctx context.Context, reg *api.JobRegisterResponse) (ids 
 		return nil, fmt.Errorf("failed to place job %s:\n%s", *r.job.ID, strings.TrimSpace(words))
 	}
 	if e.Status != api.EvalStatusComplete {
-		return nil, fmt.Errorf("the evaluation of job %s is %s: %s", *r.job.ID, e.Status, e.StatusDescription)
+		return nil, fmt.Errorf("failed to evaluate job %s (status %s): %s", *r.job.ID, e.Status, e.StatusDescription)
 	}
 	list, _, err := r.client.Jobs().Allocations(*r.job.ID, false, r.query(ctx))
 	if err != nil {

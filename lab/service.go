@@ -37,7 +37,7 @@ func serve(ctx context.Context, a agent.Agent, job *api.Job, works func(context.
 		return works(ctx) && runs(ctx, a.Client(), *job.ID), nil
 	})
 	if err != nil {
-		return fmt.Errorf("job %s is not ready, see its output: %w", *job.ID, err)
+		return fmt.Errorf("job %s is not ready: %w; see its output", *job.ID, err)
 	}
 	return nil
 }

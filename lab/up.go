@@ -32,7 +32,7 @@ func (l *Lab) Up(ctx context.Context, with With) error {
 		return err
 	}
 	l.say("\nWeb UI   %s/ui", a.Address())
-	l.say("Ready in %s. You can now use it like this:\n", term.Short(time.Since(start)))
+	l.say("Ready in %s. You can now use the lab like this:\n", term.Short(time.Since(start)))
 	l.hint("lab:run plugins/exec-lite/example/hello.nomad.hcl")
 	l.hint("lab:shell # a shell with nomad on its PATH, and NOMAD_ADDR set")
 	if a.Info().Runtime == agent.Host && os.Geteuid() != 0 {
@@ -122,22 +122,22 @@ func (l *Lab) chooseRuntime(ctx context.Context, up agent.Agent) (r agent.Runtim
 	case up != nil && (r == auto || r == up.Info().Runtime):
 		r, why = up.Info().Runtime, "as before"
 	case up != nil:
-		return "", "", fmt.Errorf("the lab already runs as %s; stop it first: %s lab:down", up.Info().Runtime, mage)
+		return "", "", fmt.Errorf("the lab already runs as %s; first stop it with: %s lab:down", up.Info().Runtime, mage)
 	case r == auto && needs:
-		r, why = agent.Host, "for datasets, a host or several nodes"
+		r, why = agent.Host, "which datasets, SSH hosts and several nodes need"
 	case r != agent.Host:
 		err := l.docker(ctx)
 		switch {
 		case err == nil:
 			r, why = agent.Container, "from "+agent.Image
 		case r == agent.Container:
-			return "", "", fmt.Errorf("failed to use a container, as requested: %w", err)
+			return "", "", fmt.Errorf("failed to use a container (LAB_RUNTIME=container): %w", err)
 		default:
 			r, why = agent.Host, fmt.Sprintf("since %v", err)
 		}
 	}
 	if r == agent.Container && needs {
-		return "", "", fmt.Errorf("datasets, a host and several nodes do not work in a container: %s lab:down, "+
+		return "", "", fmt.Errorf("datasets, SSH hosts and several nodes do not work in a container: run %s lab:down, "+
 			"then lab:up with LAB_RUNTIME=host", mage)
 	}
 	return r, why, nil
@@ -159,7 +159,7 @@ func (l *Lab) launch(ctx context.Context, o agent.Options) (agent.Agent, error) 
 	if !errors.Is(err, agent.ErrContainer) || l.runtime != auto || ctx.Err() != nil {
 		return nil, err
 	}
-	l.say("Trying as a host process, since %v", err)
+	l.say("Starting the agent as a host process, since %v", err)
 	o.Runtime = agent.Host
 	return l.launch(ctx, o)
 }
@@ -205,9 +205,9 @@ func (l *Lab) choose(with With) error {
 	switch {
 	case with.USB != "" && with.USB != "sim", with.Dataset != "" && with.Dataset != "zfs-fuse",
 		with.Remote != "" && with.Remote != "sim":
-		return errors.New("the only values are -usb=sim, -dataset=zfs-fuse and -remote=sim")
+		return errors.New("invalid option value: use -usb=sim, -dataset=zfs-fuse or -remote=sim")
 	case with.Nodes < 0 || with.Nodes > 9:
-		return fmt.Errorf("-nodes=%d: want 1 to 9", with.Nodes)
+		return fmt.Errorf("invalid option -nodes=%d: want 1 to 9", with.Nodes)
 	}
 	l.dataset = l.dataset || with.Dataset == "zfs-fuse"
 	l.remote = l.remote || with.Remote == "sim"

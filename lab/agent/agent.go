@@ -186,7 +186,7 @@ func run(ctx context.Context, o Options) (Agent, error) {
 		return nil, err
 	}
 	if _, err := readInfo(o.Dir); err == nil {
-		return nil, fmt.Errorf("an agent already exists in %s", o.Dir)
+		return nil, fmt.Errorf("an agent already exists in %s: remove it first", o.Dir)
 	}
 	r := &record{info: Info{Runtime: o.Runtime, Dir: o.Dir, Binary: o.Binary, Server: o.Server,
 		HTTP: cmp.Or(o.HTTPPort, ports[0]), RPC: ports[1], Serf: ports[2]}}

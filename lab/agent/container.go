@@ -170,7 +170,7 @@ func (a *containerAgent) first(ctx context.Context, o Options) error {
 			a.info.Container = a.ctr.GetContainerID()
 			return errors.Join(a.info.write(), a.Start(ctx))
 		}
-		refusals = errors.Join(refusals, fmt.Errorf("%s container: %w", right.name, err))
+		refusals = errors.Join(refusals, fmt.Errorf("failed to start a container (%s): %w", right.name, err))
 		if err := a.remove(ctx); err != nil {
 			return errors.Join(refusals, err)
 		}
@@ -244,7 +244,7 @@ func (a *containerAgent) Alive(ctx context.Context) error {
 	return fmt.Errorf("the nomad agent is not running (%w); the end of its log:\n%s", err, logTail(a))
 }
 
-var errGone = errors.New("the agent's container no longer exists")
+var errGone = errors.New("the agent's container no longer exists; remove the lab with: go tool mage lab:down")
 
 // exec runs a command in the container, and returns its combined output.
 func (a *containerAgent) exec(ctx context.Context, argv ...string) (string, error) {

@@ -118,7 +118,7 @@ func snapshot(ctx context.Context, a Agent) error {
 		_, err = io.Copy(io.Discard, content)
 	}
 	if err != nil {
-		return fmt.Errorf("failed to take a snapshot: %w", err)
+		return fmt.Errorf("failed to take a Raft snapshot of the agent: %w", err)
 	}
 	return nil
 }

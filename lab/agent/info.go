@@ -100,7 +100,7 @@ func (r *record) settle() error {
 func infoPath(dir string) string { return filepath.Join(dir, "agent.json") }
 
 // ErrNone is returned by Open if no agent was started, or if it was removed.
-var ErrNone = errors.New("no agent here")
+var ErrNone = errors.New("the directory has no agent")
 
 func readInfo(dir string) (Info, error) {
 	var i Info
@@ -112,7 +112,7 @@ func readInfo(dir string) (Info, error) {
 		return i, fmt.Errorf("failed to read the agent's state: %w", err)
 	}
 	if err := json.Unmarshal(b, &i); err != nil {
-		return i, fmt.Errorf("failed to read the agent's state %s: %w", infoPath(dir), err)
+		return i, fmt.Errorf("failed to parse the agent's state %s: %w", infoPath(dir), err)
 	}
 	i.Dir = dir // not the file's value: Close removes Dir, and the file may be another user's
 	return i, nil

@@ -115,7 +115,7 @@ func killAll(ctx context.Context, dir string) error {
 		return len(known) == 0, nil
 	})
 	if err != nil {
-		return fmt.Errorf("failed to end processes (%d left): %w", len(known), err)
+		return fmt.Errorf("failed to end the agent's processes (%d left): %w", len(known), err)
 	}
 	return nil
 }

@@ -78,7 +78,7 @@ func sleeper() []string { return []string{"/bin/sleep", fmt.Sprintf("1%07d", os.
 
 func (c *contest) measure(ctx context.Context) (err error) {
 	if c.config != nil {
-		log.Printf("%d starts by %s and by %s", c.starts, c.pair[0], c.pair[1])
+		log.Printf("measuring %d starts by %s and by %s", c.starts, c.pair[0], c.pair[1])
 		err = c.measureStarts(ctx)
 	}
 	if err == nil {

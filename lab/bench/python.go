@@ -48,7 +48,7 @@ type pythonBench struct {
 func (b *bench) measurePython(ctx context.Context) error {
 	uv := wheel.FindUV(nobody)
 	if uv == "" {
-		log.Print("python is not measured: $UV or PATH must name a uv that any user can run")
+		log.Print("python is not measured: neither $UV nor PATH has a uv that any user can run")
 		return nil
 	}
 	s, err := newStarter(filepath.Join(b.dir, "python"))
@@ -70,12 +70,12 @@ func (b *bench) measurePython(ctx context.Context) error {
 	defer d.close()
 	task := p.by(ctx, d, map[string]any{"script": p.script, "requirements": p.requirements,
 		"args": append([]string{p.fifo}, p.names...)})
-	log.Printf("%d builds of an environment", b.rounds)
+	log.Printf("measuring %d builds of an environment", b.rounds)
 	err = p.measureBuilds(ctx, task)
 	if err != nil {
 		return err
 	}
-	log.Printf("%d starts of a script", b.starts)
+	log.Printf("measuring %d starts of a script", b.starts)
 	bare := func() (time.Duration, error) { return p.fork(p.asNobody(interpreter, p.script, p.fifo)) }
 	return p.takeTurns(ctx, [2]string{"python", "bare python3"}, "start in a cached environment", [2]way{task, bare})
 }

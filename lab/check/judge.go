@@ -32,7 +32,7 @@ func judge(w io.Writer, events io.Reader, noSkips bool) error {
 		var e struct{ Action, Package, Test, Output string }
 		err := decoder.Decode(&e)
 		if err != nil {
-			return fmt.Errorf("failed to read the events of the tests: %w", err)
+			return fmt.Errorf("failed to read the test events: %w", err)
 		}
 		test := e.Package + " " + e.Test
 		switch {
@@ -51,7 +51,7 @@ func judge(w io.Writer, events io.Reader, noSkips bool) error {
 			failed[e.Package] = failed[e.Package] || e.Action == "fail"
 		case e.Action == "skip" && strings.HasPrefix(reasons[test], testsupport.LongSkip): // left to TestAll
 		case e.Action == "skip" && noSkips:
-			problems = append(problems, fmt.Errorf("skipped, but CI must run it: %s: %s", test, reasons[test]))
+			problems = append(problems, fmt.Errorf("%s was skipped, but CI must run it: %s", test, reasons[test]))
 		case e.Action == "skip":
 			skipped[reasons[test]]++
 		}

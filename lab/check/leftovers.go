@@ -59,7 +59,7 @@ func (l *leftovers) check(ctx context.Context) error {
 		return len(left) == 0, nil
 	})
 	if err != nil {
-		return fmt.Errorf("the tests have left the following (%s is kept):\n  %s", l.dir, strings.Join(left, "\n  "))
+		return fmt.Errorf("the tests have left resources behind (%s is kept):\n  %s", l.dir, strings.Join(left, "\n  "))
 	}
 	return os.RemoveAll(l.dir)
 }
@@ -79,7 +79,7 @@ func (l *leftovers) own() (left []string) {
 			for line := range strings.Lines(string(text) + "\n" + link) {
 				if strings.Contains(line, l.dir) {
 					command, _ := os.ReadFile(filepath.Join(filepath.Dir(path), "cmdline"))
-					left = append(left, fmt.Sprintf("%s has %.200q, of %q", path, line, command))
+					left = append(left, fmt.Sprintf("%s has %.200q (command %q)", path, line, command))
 				}
 			}
 		}

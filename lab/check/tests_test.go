@@ -60,7 +60,7 @@ func TestRun_ReportsEachKindOfFailure(t *testing.T) {
 		{name: "more than five fail", file: crowd, fails: "exit status",
 			shows: []string{"exceeds maximum", "TestCrowd/row#05", "DONE 8 tests"}},
 		{name: "a skip", file: skipped, shows: []string{"1 skipped: no mood"}},
-		{name: "a skip in CI", file: skipped, ci: "true", fails: "CI must run it: x/m/p TestSkips: no mood"},
+		{name: "a skip in CI", file: skipped, ci: "true", fails: "TestSkips was skipped, but CI must run it: no mood"},
 		{name: "a long test's skip in CI", file: long, ci: "true", flags: []string{"-short"},
 			hides: []string{"skipped: long"}},
 		{name: "a package does not compile", file: "package p\n\nvar x int = \"text\"\n",

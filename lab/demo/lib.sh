@@ -45,7 +45,7 @@ run() {
 
 # refused COMMAND is like run, for a command that must fail.
 refused() {
-	if run "$1"; then fail "this did not fail: $1"; fi
+	if run "$1"; then fail "the command did not fail: $1"; fi
 }
 
 # expect PATTERN COMMAND waits until a command prints a matching line, for at most two minutes.
@@ -53,7 +53,7 @@ expect() {
 	tries=0
 	until eval "$2" 2>&1 | grep -q -e "$1"; do
 		tries=$((tries + 1))
-		[ $tries -lt 600 ] || fail "no line with $1 from: $2: $(eval "$2" 2>&1 | tail -n 5)"
+		[ $tries -lt 600 ] || fail "no line matches $1 in the output of: $2: $(eval "$2" 2>&1 | tail -n 5)"
 		[ $((tries % 50)) != 15 ] || note "(waiting for: $1)"
 		sleep 0.2
 	done

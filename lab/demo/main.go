@@ -32,7 +32,7 @@ var lib string
 
 var (
 	both = flag.Bool("both", false, "exec-lite: also kill plugin and supervisor at the same time")
-	id   = flag.String("id", "", "usb: a real stick, as lsusb writes it (10c4:ea60)")
+	id   = flag.String("id", "", "usb: the ID of a real stick, as lsusb prints it (10c4:ea60)")
 )
 
 const (
@@ -55,11 +55,11 @@ func main() {
 	}
 	d, ok := demos[name]
 	if !ok {
-		fmt.Fprintf(os.Stderr, "demo: unknown demo %q\n", name)
+		fmt.Fprintf(os.Stderr, "demo: unknown demo %q: want dataset, exec-lite, python, remote or usb\n", name)
 		os.Exit(1)
 	}
 	if *id != "" && os.Geteuid() != 0 {
-		fmt.Fprintln(os.Stderr, "demo: a real stick needs root, to create its device nodes for the task")
+		fmt.Fprintln(os.Stderr, "demo: only root can create the device nodes of a real stick: run the demo as root")
 		os.Exit(1)
 	}
 	if *id != "" {

@@ -46,7 +46,7 @@ func Create(ctx context.Context, root string, kind Kind, name string) (files []s
 	}
 	for _, path := range []string{dir, page} {
 		if _, err := os.Lstat(filepath.Join(root, path)); !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("%s already exists", path)
+			return nil, fmt.Errorf("%s already exists: remove it or choose another name", path)
 		}
 	}
 	write := func(path string, text []byte) error {
@@ -124,7 +124,7 @@ func declare(file, name string) error {
 	}
 	const line = "var declared = map[string]Plugin{\n"
 	if strings.Count(string(old), line) != 1 {
-		return fmt.Errorf("%s has no line %q to add a plugin after", file, strings.TrimSpace(line))
+		return fmt.Errorf("failed to add the plugin to %s: want exactly one line %q", file, strings.TrimSpace(line))
 	}
 	added := fmt.Sprintf("%s\t%q: {Device: true},\n", line, name)
 	text, err := format.Source([]byte(strings.Replace(string(old), line, added, 1)))

@@ -50,6 +50,6 @@ func UpdateHash(ctx context.Context, root string) error {
 		fmt.Printf("the hash is up to date: %s\n", has)
 		return nil
 	}
-	fmt.Printf("%s: %s instead of %s\n", file, want, has)
+	fmt.Printf("%s: hash %s instead of %s\n", file, want, has)
 	return os.WriteFile(file, vendorHash.ReplaceAll(text, want), 0o644)
 }

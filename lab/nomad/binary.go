@@ -62,15 +62,15 @@ func (f finder) find(ctx context.Context, progress func(format string, args ...a
 		if err == nil || ctx.Err() != nil {
 			return made, err
 		}
-		progress("no official release (%v); building Nomad %s from source, which takes minutes, once", err, Version)
+		progress("%v; building Nomad %s from source instead, which takes minutes, once", err, Version)
 		return f.source(ctx, scratch)
 	})
 	if err != nil {
-		return "", fmt.Errorf("failed to get nomad %s (set NOMAD_BIN to a nomad binary to skip this): %w", Version, err)
+		return "", fmt.Errorf("failed to get nomad %s (or set NOMAD_BIN to a nomad binary): %w", Version, err)
 	}
 	err = usable(ctx, path)
 	if err != nil {
-		return "", fmt.Errorf("failed to use the cached nomad; remove it to get another: %w", err)
+		return "", fmt.Errorf("failed to use the cached nomad: %w; remove the file to get another", err)
 	}
 	return path, nil
 }

@@ -85,7 +85,7 @@ func Self(ctx context.Context, c *api.Client, dataDir string) (*api.Node, error)
 		return nil, fmt.Errorf("the agent does not answer: %w", err)
 	}
 	if self.Config["DataDir"] != dataDir { // our agent notices this only when it tries to listen
-		return nil, errors.New("another agent uses the port")
+		return nil, errors.New("another agent uses this agent's HTTP port")
 	}
 	client := self.Stats["client"]
 	// after a restart of the agent, the servers still list its node as ready

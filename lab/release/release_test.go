@@ -381,7 +381,7 @@ func TestVerify_FindsOnlyAFlippedByte(t *testing.T) {
 	flip()
 	defer flip()
 	err = Verify(t.Context(), Options{Root: made.root, Plugin: "exec-lite"})
-	must.ErrorContains(t, err, "the last commit gives a different release of exec-lite")
+	must.ErrorContains(t, err, "dist/exec-lite differs from a build of the last commit")
 	files := regexp.MustCompile(`(?m)^(Files|Only in) .*$`).FindAllString(err.Error(), -1)
 	must.SliceLen(t, 1, files, must.Sprint(err))
 	test.StrHasPrefix(t, "Files "+path+" and ", files[0])

@@ -46,7 +46,7 @@ func staged(ctx context.Context, o Options, p build.Plugin, scratch string) (*se
 	}
 	found := stamp.FindStringSubmatch(version)
 	if found == nil {
-		return nil, fmt.Errorf("the binary reports no commit, but %q: is this a clone, and is git on PATH?", version)
+		return nil, fmt.Errorf("the binary's version %q has no commit: build in a git clone, with git on PATH", version)
 	}
 	c.Version, c.Commit, c.Ref = found[1], found[3], found[3]
 	if found[2] == "" {

@@ -43,7 +43,7 @@ func Verify(ctx context.Context, o Options) (err error) {
 		dist := filepath.Join("dist", p.Name)
 		cmd := exec.CommandContext(ctx, "diff", "-rq", filepath.Join(o.Root, dist), filepath.Join(clone, dist))
 		if out, err := cmd.CombinedOutput(); err != nil {
-			errs = append(errs, fmt.Errorf("the last commit gives a different release of %s: %w\n%s", p.Name, err, out))
+			errs = append(errs, fmt.Errorf("dist/%s differs from a build of the last commit: %w\n%s", p.Name, err, out))
 		}
 	}
 	return errors.Join(errs...)

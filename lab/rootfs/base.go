@@ -23,7 +23,7 @@ const Tool = "mmdebstrap"
 // Missing returns why this machine cannot create root file systems, or nil.
 func Missing() error {
 	if os.Geteuid() != 0 {
-		return errors.New("a root file system needs root")
+		return errors.New("only root can create a root file system")
 	}
 	if _, err := exec.LookPath(Tool); err != nil {
 		return fmt.Errorf("a root file system needs %s: %w", Tool, err)
@@ -48,7 +48,7 @@ func tarball(ctx context.Context, progress func(format string, args ...any)) (st
 		if err := Missing(); err != nil {
 			return "", err
 		}
-		progress("creating a root file system from Debian packages, about half a minute")
+		progress("creating a root file system from Debian packages, which takes about half a minute")
 		made := filepath.Join(scratch, "root.tar")
 		out, err := exec.CommandContext(ctx, Tool, "--quiet", "--variant=apt", "--include="+strings.Join(packages, ","),
 			"--aptopt=Acquire::GzipIndexes true", "--format=tar", "--skip=cleanup/apt/lists,cleanup/apt/cache",

@@ -25,11 +25,11 @@ func main() {
 	defer stop()
 	var s usbsim.Stick
 	flag.Usage = func() {
-		fmt.Fprint(flag.CommandLine.Output(), "Plugs a simulated USB stick into a directory, until it is interrupted.\n\n"+
+		fmt.Fprint(flag.CommandLine.Output(), "Simulates a plugged-in USB stick in a directory, until interrupted.\n\n"+
 			"  usb-stick [options] DIR\n\n")
 		flag.PrintDefaults()
 	}
-	flag.StringVar(&s.ID, "id", "10c4:ea60", "vendor and product, in hex")
+	flag.StringVar(&s.ID, "id", "10c4:ea60", "vendor and product IDs, in hex")
 	flag.StringVar(&s.Serial, "serial", "0001", "serial number; empty for none")
 	flag.StringVar(&s.Port, "port", "1-1", "bus and port")
 	flag.StringVar(&s.Manufacturer, "manufacturer", "Silicon Labs", "name of the manufacturer")

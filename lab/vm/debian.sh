@@ -40,7 +40,7 @@ zfs() {
 	headers=$PWD/usr/src/linux-headers-$release
 	# shellcheck disable=SC2046 # the words are package names
 	apt-get download "linux-headers-$release" $(depends "linux-headers-$release" 'linux-\(headers\|kbuild\)-.*') || {
-		echo "is the kernel in the cache older than the archive's?"
+		echo "apt has no headers for kernel $release: if a newer kernel exists, remove the old one from the cache"
 		exit 1
 	}
 
@@ -49,7 +49,7 @@ zfs() {
 	apt-get indextargets --format \
 		'deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $(REPO_URI) $(RELEASE) contrib' \
 		'Created-By: Packages' 'Component: main' 'Origin: Debian' >sources.list
-	[ -s sources.list ] || { echo "apt has no Debian archive to get it from (apt-get update?)"; exit 1; }
+	[ -s sources.list ] || { echo "apt has no Debian archive with OpenZFS (apt-get update?)"; exit 1; }
 	mkdir -p lists/partial cache/archives/partial
 	cat >apt.conf <<-END
 		Dir::Etc::SourceList "$PWD/sources.list";

@@ -64,7 +64,7 @@ type VM struct {
 // ctx ends.
 func Start(ctx context.Context, o Options) (*VM, error) {
 	if runtime.GOARCH != "amd64" {
-		return nil, fmt.Errorf("the VM needs a machine with amd64, this is %s", runtime.GOARCH)
+		return nil, fmt.Errorf("the VM needs an amd64 machine, but this machine is %s", runtime.GOARCH)
 	}
 	if err := o.fill(ctx); err != nil {
 		return nil, err
@@ -112,7 +112,7 @@ func Start(ctx context.Context, o Options) (*VM, error) {
 		if a.remember == nil || ctx.Err() != nil {
 			break
 		}
-		o.Progress("%s does not work here, the processor is emulated: %v", a.name, err)
+		o.Progress("emulating the processor, because %s does not work here: %v", a.name, err)
 		a.remember()
 	}
 	return nil, err

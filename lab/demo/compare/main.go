@@ -239,14 +239,14 @@ func (c *compare) frame(width int) string {
 	row(func(s *side) string { return fmt.Sprintf("helper CPU     %9.1f %% of a core", s.cpu) })
 	row(func(s *side) string {
 		if s.took == 0 {
-			return "last start             …"
+			return "all started in         …"
 		}
-		return fmt.Sprintf("last start     %9.1f s, for all", s.took.Seconds())
+		return fmt.Sprintf("all started in %9.1f s", s.took.Seconds())
 	})
 	row(func(s *side) string {
 		waits := func(state string) bool { return state != api.AllocClientStatusRunning }
 		running := len(slices.DeleteFunc(slices.Clone(s.states), waits))
-		return fmt.Sprintf("tasks          %9d run of %d", running, c.count)
+		return fmt.Sprintf("running tasks  %9d of %d", running, c.count)
 	})
 	for from := 0; from < c.count; from += column {
 		row(func(s *side) string {

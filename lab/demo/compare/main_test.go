@@ -21,7 +21,7 @@ func TestFrame_HasADotPerTask(t *testing.T) {
 		test.Eq(t, 118, strings.Count(frame, "●"))
 		test.Eq(t, 1, strings.Count(frame, "○"))
 		test.Eq(t, 1, strings.Count(frame, "✗"))
-		test.StrContains(t, frame, "58 run of 60")
+		test.StrContains(t, frame, "58 of 60")
 		for line := range strings.Lines(frame) {
 			test.LessEq(t, width, utf8.RuneCountInString(strings.TrimRight(line, "\n")), test.Sprint(line))
 		}

@@ -45,8 +45,8 @@ fault() {
 		before=$(echo "$before" | sed 1d)
 		case $exit in
 		*'Exit Code: 7' | *'Exit Code: 7,'*) ;;
-		*'task is lost'*) note "The machine's init reaped it before the new supervisor started. Its code is unknown." ;;
-		*) fail "code 7 was not reported" ;;
+		*'task is lost'*) note "The machine's init reaped the task before the new supervisor ran: its code is unknown." ;;
+		*) fail "exit code 7 was not reported" ;;
 		esac
 		;;
 	esac

@@ -37,7 +37,7 @@ type Demo struct {
 // Main plays the demo and exits with status 1 if it fails. An interrupt also removes everything.
 func (d Demo) Main() {
 	if *keyed && !xterm.IsTerminal(int(os.Stdin.Fd())) {
-		fmt.Fprintln(os.Stderr, "demo: -stage needs a terminal for its keys")
+		fmt.Fprintln(os.Stderr, "demo: -stage waits for keys: run the demo in a terminal")
 		os.Exit(1)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -101,7 +101,7 @@ func InOrder(ctx context.Context, acts []string, play func(ctx context.Context, 
 			continue
 		}
 		if err != nil {
-			fmt.Println("   failed:", err)
+			fmt.Println("   the act failed:", err)
 		}
 		again, err := key(ctx, os.Stdin)
 		if err != nil {
@@ -150,7 +150,7 @@ func means(k byte) bool { return strings.IndexByte(" \rnNaAqQ\x03", k) >= 0 }
 func Keys(terminal *os.File, last func(byte) bool) (keys <-chan byte, restore func() error, err error) {
 	before, err := xterm.MakeRaw(int(terminal.Fd()))
 	if err != nil {
-		return nil, nil, fmt.Errorf("failed to read keys: %w", err)
+		return nil, nil, fmt.Errorf("failed to read keys from the terminal: %w", err)
 	}
 	pressed := make(chan byte)
 	go func() {

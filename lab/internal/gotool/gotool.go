@@ -22,7 +22,7 @@ func Path(ctx context.Context, root, name string) (string, error) {
 	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=", "GOOS=", "GOARCH=", "CGO_ENABLED=0")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		return "", fmt.Errorf("failed to build %s, which needs a Go proxy the first time: %w\n%s", name, err, out)
+		return "", fmt.Errorf("failed to build %s (the first build needs a Go proxy): %w\n%s", name, err, out)
 	}
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n") // the last line is the path; the others report downloads
 	return lines[len(lines)-1], nil

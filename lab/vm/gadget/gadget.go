@@ -34,7 +34,7 @@ func Load(ports int) error {
 		{"dummy_hcd", fmt.Sprintf("num=%d", ports)}, {"-a", "libcomposite", "cdc_acm", "usbhid", "hid_generic"},
 	} {
 		if out, err := exec.Command("/sbin/modprobe", args...).CombinedOutput(); err != nil {
-			return fmt.Errorf("failed to load %s: %w: %s", args[0], err, out)
+			return fmt.Errorf("failed to run modprobe %s: %w: %s", strings.Join(args, " "), err, out)
 		}
 	}
 	if _, err := os.Stat(filepath.Join(udcs, udc(ports-1))); err != nil {

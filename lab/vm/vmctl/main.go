@@ -69,9 +69,9 @@ func runAgent(verb, dir string) error {
 		}
 		left, err := agent.Processes(a.Info().Dir)
 		if err == nil && len(left) > 0 {
-			err = fmt.Errorf("processes left behind by the agent: %v", left)
+			err = fmt.Errorf("the agent left processes behind: %v", left)
 		}
 		return err
 	}
-	return errors.New("want run, start, stop or close")
+	return errors.New("unknown command: want run, start, stop or close")
 }
