@@ -83,7 +83,7 @@ func Resolve(field string, extra []string) (*Account, error) {
 			a.Groups = append(a.Groups, gid)
 		case gid != a.GID:
 			return nil, fmt.Errorf("group %q can't be given to the task: the agent can't set groups, "+
-				"and is not a member of this group", g)
+				"and is not a member of this group: run the agent as root", g)
 		}
 	}
 	return a, nil

@@ -56,7 +56,7 @@ func Block(path, plugin, binary string) (any, error) {
 	hint := ""
 	switch {
 	case len(at) > 1:
-		return nil, fmt.Errorf("plugin %q has several blocks, of which Nomad uses the last: keep one of those in %s",
+		return nil, fmt.Errorf("plugin %q has several blocks, of which Nomad uses the last: keep one of the blocks in %s",
 			plugin, strings.Join(slices.Compact(at), " and "))
 	case found != nil:
 		return found, nil

@@ -79,15 +79,15 @@ func detectV2(root string, self []byte, euid int, none func(string, ...any) Supp
 	switch {
 	case exists(slice):
 		if !writable(slice) {
-			return none("cgroup v2 cannot be used: %s is not writable for user id %d; run the agent as root, or give it that "+
-				"directory", slice, euid)
+			return none("cgroup v2 cannot be used: %s is not writable for user id %d; run the agent as root, or chown the "+
+				"directory to that user", slice, euid)
 		}
 		// starting a process in another cgroup needs write access to cgroup.procs of the nearest
 		// common ancestor (cgroup-v2.rst, delegation)
 		procs := filepath.Join(root, commonParent(ownV2(self), s.parent("")), "cgroup.procs")
 		if !writable(procs) {
 			return none("cgroup v2 cannot be used: %s is not writable for user id %d, so no process can be started in %s; "+
-				"run the agent as root, or inside of that slice", procs, euid, slice)
+				"run the agent as root, or inside that slice", procs, euid, slice)
 		}
 	case !writable(root):
 		return none("cgroup v2 cannot be used: %s is not writable for user id %d and has no %s; run the agent as root",
@@ -123,7 +123,7 @@ func detectV1(root string, euid int, none func(string, ...any) Support) Support 
 	}
 	switch {
 	case euid != 0: // Nomad itself uses v1 only as root
-		return none("cgroup v1 can be used by root only, and this is user id %d", euid)
+		return none("cgroup v1 can be used only by root, and the agent runs as user id %d", euid)
 	case len(s.Mounts) == 0 && readOnly:
 		return none("cgroup v1 cannot be used: the hierarchies in %s are mounted read-only", root)
 	}

@@ -69,7 +69,7 @@ func TestDetect_ReportsWhatIsUsable(t *testing.T) {
 		{name: "v1 without the freezer", files: without(v1, "freezer/cgroup.procs"),
 			mode: V1, controllers: "memory cpu cpuset pids", missing: "Nomad itself cannot kill"},
 		{name: "v1 and not root", files: v1, euid: 1000,
-			mode: None, missing: "by root only, and this is user id 1000"},
+			mode: None, missing: "only by root, and the agent runs as user id 1000"},
 		{name: "plain directories without a mount", files: map[string]string{"memory/": "", "cpu/": ""},
 			mode: None, missing: "no cgroup file system is mounted at"},
 	}
@@ -131,7 +131,7 @@ func TestDetect_SeesRealMounts(t *testing.T) {
 		missing string
 	}{
 		{"as it is", "", 0, V1, ""},
-		{"not root", "", 65534, None, "cgroup v1 can be used by root only, and this is user id 65534"},
+		{"not root", "", 65534, None, "cgroup v1 can be used only by root, and the agent runs as user id 65534"},
 		{"read-only", "ro", 0, None, "cgroup v1 cannot be used: the hierarchies in /sys/fs/cgroup are mounted read-only"},
 		{"v2 read-only", "v2,ro", 0, None, "cgroup v2 cannot be used: /sys/fs/cgroup is mounted read-only"},
 		{"v2 without controllers", "v2", 0, V2, "no limits or statistics for memory, cpu, cpuset, pids: these " +

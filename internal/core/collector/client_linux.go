@@ -516,7 +516,7 @@ func (c *Client) start() (conn *connection, id task.Identity, err error) {
 	return c.wire.Open(t), id, nil
 }
 
-// received handles each message that is not a reply.
+// received handles each message of the collector that does not answer a request.
 func (c *Client) received(r reply) {
 	switch {
 	case r.Event != nil:

@@ -55,7 +55,7 @@ func checkGroups(t *testing.T, groups []*device.DeviceGroup) {
 		}
 		for key, a := range g.Attributes {
 			if a.Float != nil && (math.IsNaN(*a.Float) || math.IsInf(*a.Float, 0)) {
-				t.Errorf("%s: attribute %s is %v", name, key, *a.Float)
+				t.Errorf("%s: attribute %s is not a finite number: %v", name, key, *a.Float)
 			}
 		}
 	}
@@ -90,11 +90,11 @@ func checkReservation(t *testing.T, id string, r *device.ContainerReservation) {
 	}
 	gotDevices, gotMounts, err := reservation.Recall(r.Envs)
 	if err != nil || !reflect.DeepEqual(gotDevices, devices) || !reflect.DeepEqual(gotMounts, mounts) {
-		t.Errorf("%s: recalled %v, %v, %v", id, gotDevices, gotMounts, err)
+		t.Errorf("%s: Recall returned %v, %v, %v", id, gotDevices, gotMounts, err)
 	}
 	for name, value := range r.Envs {
 		if name == "" || strings.ContainsAny(name, "= \x00") || strings.Contains(value, "${") {
-			t.Errorf("%s: environment variable %s=%s", id, name, value)
+			t.Errorf("%s: invalid environment variable %s=%s", id, name, value)
 		}
 	}
 }

@@ -201,7 +201,7 @@ func receive[T any](c *check, ch <-chan T, what string) T {
 		}
 		return v
 	case <-time.After(soon):
-		c.fail("no %s within %s", what, soon)
+		c.fail("%s: not received within %s", what, soon)
 		panic("unreachable")
 	}
 }

@@ -135,7 +135,7 @@ func loadPlugin(log hclog.Logger, path string, options map[string]any) (loader.P
 func (h *host) look() (loader.PluginCatalog, error) {
 	catalog, err := loadPlugin(h.logger, h.wrapper(), h.config)
 	if err == nil && len(catalog.Catalog()[base.PluginTypeDriver]) == 0 {
-		err = fmt.Errorf("it is not a driver: %s", h.lastWords())
+		err = fmt.Errorf("the plugin is not a driver: %s", h.lastWords())
 	}
 	return catalog, err
 }
@@ -288,7 +288,7 @@ func (h *host) taskTemplate() (map[string]any, error) {
 		return map[string]any{"command": "/bin/sh", "args": []any{"-c", "SCRIPT"}}, nil
 	}
 	return nil, errors.New("failed to derive a task's config block that runs a script: " +
-		"pass one that contains SCRIPT, such as " +
+		"pass a block that contains SCRIPT, such as " +
 		`{"command": "/bin/sh", "args": ["-c", "SCRIPT"]}`)
 }
 

@@ -247,7 +247,7 @@ func (r *run) wantNone(after string) {
 		return first == 0 && len(r.pids()) == 0
 	}
 	if !eventually(2*time.Second, none) {
-		r.c.fail("after %s processes of the task are left: %s", after, commandLines(r.pids()))
+		r.c.fail("processes of the task are left after %s: %s", after, commandLines(r.pids()))
 	}
 }
 

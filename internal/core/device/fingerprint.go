@@ -87,7 +87,7 @@ func (p *Server) isGivenUp() bool {
 	return p.abandoned
 }
 
-const givenUp = "it has given up this plugin and misses all later changes: restart the agent"
+const givenUp = "it has given up on this plugin and misses all later changes; restart the agent"
 
 // givenAfter is how long after a reservation a stream may still be opened: if the plugin was killed,
 // Nomad repeats both calls.
@@ -152,7 +152,7 @@ func (p *Server) deliver(ctx context.Context, groups <-chan []*device.DeviceGrou
 		case <-ctx.Done():
 			return
 		case <-first.C:
-			p.logger.Warn("the first scan takes long: no device is published until it has ended")
+			p.logger.Warn("the first scan takes long: no device is published until it ends")
 		case now, open = <-groups:
 			if !open { // superseded
 				<-ctx.Done()

@@ -77,7 +77,7 @@ func inspect(groups []Group) (scan, []string) {
 		for _, d := range devices {
 			err := checkID(d.ID)
 			if other, twice := s.devices[d.ID]; err == nil && twice {
-				err = fmt.Errorf("%q already has a device with this id", other.group.String())
+				err = fmt.Errorf("group %q already has a device with this id", other.group.String())
 			}
 			if err != nil {
 				leave("device %q of group %q is left out: %v", d.ID, name.String(), err)

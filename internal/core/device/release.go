@@ -166,6 +166,6 @@ func (p *Server) releaseEnded(ctx context.Context, r Releaser, l Lease, held *sl
 		held.failing.over()
 		p.logger.Debug("device released", "device", l.ID, "holder", l.Holder)
 	} else if ctx.Err() == nil {
-		held.failing.failed("a lease has ended but remains", err)
+		held.failing.failed("a lease has ended, but its device is still held", err)
 	}
 }

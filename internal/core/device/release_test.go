@@ -244,8 +244,8 @@ func TestReleaser_SweepsEndedLeases(t *testing.T) {
 		l.set(func(l *pool) { l.sets["tank-a"].ended, l.sets["tank-a"].busy = true, true })
 		time.Sleep(10 * time.Minute)
 		wantHeld(t, l, "tank-a", "tank-b")
-		must.Eq(t, 1, log.count("a lease has ended but remains: failed to release device \"tank-a\", which reservation 1 "+
-			"holds"))
+		must.Eq(t, 1, log.count("a lease has ended, but its device is still held: failed to release device \"tank-a\", "+
+			"which reservation 1 holds"))
 		l.set(func(l *pool) { l.sets["tank-a"].busy = false })
 		time.Sleep(time.Minute)
 		wantHeld(t, l, "tank-b")
@@ -334,7 +334,7 @@ func TestReleaser_PanicInSweepIsLogged(t *testing.T) {
 		l.end("tank-a")
 		l.set(func(l *pool) { l.panics = true })
 		time.Sleep(9*time.Minute + 30*time.Second)
-		must.Eq(t, 1, log.count("a lease has ended but remains: panic: no such set"))
+		must.Eq(t, 1, log.count("a lease has ended, but its device is still held: panic: no such set"))
 		l.set(func(l *pool) { l.panics = false })
 		reserveOne(t, p, "tank-b")
 		wantHeld(t, l, "tank-a", "tank-b")

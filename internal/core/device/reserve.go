@@ -37,7 +37,7 @@ func (p *Server) Reserve(ids []string) (*device.ContainerReservation, error) {
 		return nil, err
 	case len(ids) == 0:
 		// the scheduler requests none if no healthy device meets a constraint
-		return nil, errors.New("no device was requested: a constraint of the job names one that is unhealthy or missing")
+		return nil, errors.New("no device was requested: a constraint of the job names a device that is unhealthy or missing")
 	}
 	ids = slices.Sorted(slices.Values(ids))
 	for i := range ids[1:] {

@@ -301,7 +301,7 @@ func (d *Driver) StopTask(id string, timeout time.Duration, signal string) error
 		return nil
 	}
 	if err := h.claim(); err != nil {
-		d.logger.Warn("failed to record the claim, stopping the task anyway", "task", id, "error", err)
+		d.logger.Warn("stopping the task despite an error", "task", id, "error", err)
 	}
 	d.logger.Debug("stopping task", "task", id, "signal", signal, "timeout", timeout)
 	defer h.stopping()()

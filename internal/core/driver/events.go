@@ -52,7 +52,7 @@ func (d *Driver) event(h *handle, format string, args ...any) {
 		late := h.exitSent
 		h.mu.Unlock()
 		if late {
-			d.logger.Warn("event dropped, the task's exit is already delivered: "+e.Message, "task", e.TaskID)
+			d.logger.Warn("event dropped because the task's exit is already delivered: "+e.Message, "task", e.TaskID)
 		}
 		return
 	}

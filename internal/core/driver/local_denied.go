@@ -47,7 +47,7 @@ func parseRanges(option, list string) (ranges []idRange, err error) {
 		first, err1 := account.ParseDecimal(strings.TrimSpace(from))
 		last, err2 := account.ParseDecimal(strings.TrimSpace(to))
 		if err1 != nil || err2 != nil || first > last {
-			return nil, fmt.Errorf("%s has %q, which is neither an id nor a range: write it as \"0\" or \"100-199\"",
+			return nil, fmt.Errorf("%s has %q, which is neither an id nor a range: use for example \"0\" or \"100-199\"",
 				option, part)
 		}
 		ranges = append(ranges, idRange{first, last})
@@ -83,7 +83,7 @@ func (d denied) check(u *task.User) error {
 	}
 	if contains(d.uids, u.UID) {
 		return fmt.Errorf("user id %d is not allowed on this node (denied_host_uids): "+
-			"set the task's user to another", u.UID)
+			"run the task as another user", u.UID)
 	}
 	for _, g := range append([]uint32{u.GID}, u.Groups...) {
 		if contains(d.gids, g) {

@@ -33,13 +33,13 @@ func devices(cfg *drivers.TaskConfig) ([]task.Device, []task.Mount, error) {
 	for _, m := range cfg.Mounts {
 		if m.Readonly && m.PropagationMode == structs.VolumeMountPropagationHostToTask {
 			return nil, nil, fmt.Errorf("volume_mount { destination = %q propagation_mode = %q read_only = true } is not "+
-				"supported: file systems that the host mounts in it later would be writable; remove one of the two",
+				"supported: file systems that the host mounts in it later would be writable; remove one of the two options",
 				m.TaskPath, m.PropagationMode)
 		}
 		if m.PropagationMode == structs.VolumeMountPropagationBidirectional {
 			return nil, nil, fmt.Errorf("volume_mount { destination = %q propagation_mode = %q } is not supported: mounts "+
-				"that a task of this driver makes are not visible on the host; use %q, or remove it", m.TaskPath, m.PropagationMode,
-				structs.VolumeMountPropagationHostToTask)
+				"that a task of this driver makes are not visible on the host; use %q, or remove propagation_mode",
+				m.TaskPath, m.PropagationMode, structs.VolumeMountPropagationHostToTask)
 		}
 	}
 	asMount := func(m *drivers.MountConfig) task.Mount { return mountOf(cfg.TaskDir().Dir, m) }

@@ -291,7 +291,7 @@ func TestVolumes_AreInTheTask(t *testing.T) {
 	}
 	for target, want := range map[string]string{
 		"../../etc": `has ".." in it`, "/proc/sys": "choose a path outside of /proc and /sys",
-		"local/..": `has ".." in it`, ".": "the task's own directory is in it",
+		"local/..": `has ".." in it`, ".": "this would hide the task's own directory",
 	} {
 		_, _, err := a.StartTask(a.shell("exit 0", "", volume(target)))
 		test.ErrorContains(t, err, want, test.Sprint(target))
@@ -305,5 +305,5 @@ func TestVolumes_AreInTheTask(t *testing.T) {
 	cfg.Mounts[0].PropagationMode = structs.VolumeMountPropagationBidirectional
 	_, _, err = a.StartTask(cfg)
 	test.ErrorContains(t, err, `volume_mount { destination = "/outrider-data" propagation_mode = "bidirectional" } is `+
-		`not supported: mounts that a task of this driver makes are not visible on the host; use "host-to-task", or remove it`)
+		`not supported: mounts that a task of this driver makes are not visible on the host; use "host-to-task", or remove`)
 }

@@ -52,7 +52,7 @@ func limitIO(l *cgroup.Limits, o TaskOptions) error {
 func diskOf(path string) (string, error) {
 	name, below := strings.CutPrefix(filepath.Clean(path), "/dev/")
 	if !below {
-		return "", fmt.Errorf("io_max: device %q is not a path below /dev", path)
+		return "", fmt.Errorf("io_max: device %q is not a path below /dev: use for example \"/dev/sda\"", path)
 	}
 	dev, err := unix.Open("/dev", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -55,7 +55,7 @@ func isolation(p PluginOptions, o TaskOptions, cfg *drivers.TaskConfig) (task.Is
 	if own.Hostname != "" {
 		hosts, err := os.ReadFile("/etc/hosts")
 		if err != nil && !os.IsNotExist(err) {
-			return own, fmt.Errorf("failed to read the host's file of host names: %w", err)
+			return own, fmt.Errorf("failed to read the host's /etc/hosts: %w", err)
 		}
 		address := "127.0.0.1"
 		if c := cfg.NetworkIsolation.HostsConfig; c != nil && c.Address != "" {

@@ -31,13 +31,13 @@ func (l *local) Probe(ctx context.Context) (Node, error) {
 		missing = append(missing, support.Missing)
 	}
 	if !root {
-		missing = append(missing, "the agent is not root, so tasks run as its own user")
+		missing = append(missing, "the agent is not root, so tasks run as the agent's user")
 	}
 	options, abi := l.config(), landlock.ABI()
 	limit := unveilLimit(options, abi)
 	switch {
 	case limit != "" && options.Unveil == unveilStrict:
-		return Node{}, errors.New("unveil = \"strict\": " + limit)
+		return Node{}, errors.New("unveil = \"strict\" can't be used on this node: " + limit)
 	case limit != "":
 		missing = append(missing, limit)
 	}

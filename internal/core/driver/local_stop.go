@@ -28,7 +28,7 @@ func (t *localTask) Stop(ctx context.Context, timeout time.Duration, signal stri
 		if sig, err = task.ParseSignal(signal); err != nil {
 			// an error would only make Nomad retry
 			sig = defaultSignal
-			t.event("stopped with %s: %v", unix.SignalName(sig), err)
+			t.event("sending %s instead of kill_signal: %v", unix.SignalName(sig), err)
 		}
 	}
 	if _, err := t.client.Exited(t.id); err != nil {

@@ -31,7 +31,7 @@ func (o *TaskOptions) rlimits() ([]task.Rlimit, error) {
 		s, err1 := ulimitValue(soft)
 		h, err2 := ulimitValue(hard)
 		if err1 != nil || err2 != nil {
-			return nil, fmt.Errorf("ulimit %s = %q is not a limit: write a number, \"unlimited\", or two of them as "+
+			return nil, fmt.Errorf("ulimit %s = %q is not a limit: use a number or \"unlimited\", or both limits as "+
 				"\"soft:hard\"", name, text)
 		}
 		if s > h {

@@ -42,7 +42,7 @@ func (t *localTask) watchDevices(devices []task.Device) {
 		switch {
 		case gone == before:
 		case gone == "":
-			t.event("Device: plugged in again, the program must reopen it: %s", before)
+			t.event("Device: plugged in again (the program must reopen it): %s", before)
 		default:
 			t.event("Device: unplugged: %s", gone)
 		}

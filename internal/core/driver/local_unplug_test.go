@@ -55,7 +55,7 @@ func TestUnplug_IsReportedAndStopsATaskThatAsksForIt(t *testing.T) {
 				must.NoError(t, os.Rename(host, host+".away"))
 				says("Device: unplugged: /dev/zigbee/tty")
 				must.NoError(t, os.Rename(host+".away", host))
-				says("Device: plugged in again, the program must reopen it: /dev/zigbee/tty")
+				says("Device: plugged in again (the program must reopen it): /dev/zigbee/tty")
 			}
 			a.restart()
 			must.NoError(t, a.RecoverTask(wire(t, th)))

@@ -26,11 +26,11 @@ func unveil(p PluginOptions, o TaskOptions, cfg *drivers.TaskConfig, cmd *task.C
 	switch {
 	case p.Unveil == unveilOff && len(o.Unveil) > 0:
 		return nil, errors.New("unveil can't be used on this node, whose operator does not confine tasks: remove it, or " +
-			"constrain the job to nodes with the attribute unveil of the driver")
+			"constrain the job to nodes where the driver's attribute unveil is not \"off\"")
 	case p.Unveil == unveilOff:
 		return nil, nil
 	case len(o.Unveil) > 0 && !p.UnveilByTask:
-		return nil, errors.New("unveil can't be used on this node, whose operator alone names the paths of tasks " +
+		return nil, errors.New("unveil can't be used on this node, whose operator does not let jobs add paths " +
 			"(unveil_by_task): remove it")
 	}
 	u := &task.Unveil{Defaults: p.UnveilDefaults, Strict: p.Unveil == unveilStrict}
@@ -91,8 +91,8 @@ func unveilLimit(p PluginOptions, abi int) string {
 	case p.Unveil == unveilOff || abi >= landlock.Complete:
 		return ""
 	case abi == 0:
-		return "tasks are not confined: this kernel has no Landlock"
+		return "this kernel has no Landlock, so tasks can't be confined"
 	}
-	return fmt.Sprintf("tasks are confined in part: this kernel has version %d of Landlock, and %d is needed", abi,
+	return fmt.Sprintf("this kernel has version %d of Landlock, and %d is needed to confine tasks completely", abi,
 		landlock.Complete)
 }

@@ -61,13 +61,13 @@ func TestUnveil_RefusalsAreOneSentence(t *testing.T) {
 		test.ErrorContains(t, err, row.want, test.Sprintf("%+v", row))
 	}
 	_, err := unveiledPaths("unveil_paths", []string{"r:/srv", "r:srv"})
-	test.EqError(t, err, `unveil_paths: the path of "r:srv" is not absolute`)
+	test.EqError(t, err, `unveil_paths: the path of "r:srv" is not absolute: begin it with /`)
 }
 
 func TestUnveil_LimitOfTheKernelIsReported(t *testing.T) {
 	best := PluginOptions{Unveil: "best-effort"}
 	test.Eq(t, "", unveilLimit(PluginOptions{Unveil: "off"}, 0))
 	test.Eq(t, "", unveilLimit(best, 3))
-	test.Eq(t, "tasks are not confined: this kernel has no Landlock", unveilLimit(best, 0))
-	test.Eq(t, "tasks are confined in part: this kernel has version 2 of Landlock, and 3 is needed", unveilLimit(best, 2))
+	test.Eq(t, "this kernel has no Landlock, so tasks can't be confined", unveilLimit(best, 0))
+	test.Eq(t, "this kernel has version 2 of Landlock, and 3 is needed to confine tasks completely", unveilLimit(best, 2))
 }

@@ -88,7 +88,7 @@ func (o *TaskOptions) taskOptions() *TaskOptions { return o }
 func (o *TaskOptions) umask() (*uint32, error) {
 	v, err := strconv.ParseUint(o.Umask, 8, 32)
 	if err != nil || v > 0o777 {
-		return nil, fmt.Errorf("umask %q is not a file mode mask: write it in octal, 0000 to 0777, such as \"0027\"",
+		return nil, fmt.Errorf("umask %q is not a file mode mask: use an octal number from 0000 to 0777, such as \"0027\"",
 			o.Umask)
 	}
 	mask := uint32(v)

@@ -141,13 +141,13 @@ func allExposed(c *task.Command) ([]exposed, *Error) {
 			*p = path.Clean(*p)
 		}
 		if g.target == "/" || g.target == "/dev" || g.target == "/proc" {
-			return nil, g.refused("choose a path inside of it")
+			return nil, g.refused("choose a path inside that directory")
 		}
 		if g.volume && (g.target == "/sys" || below(g.target, "/sys") || below(g.target, "/proc")) {
 			return nil, g.refused("choose a path outside of /proc and /sys")
 		}
 		if g.volume && c.TaskDir != "" && (g.target == c.TaskDir || below(c.TaskDir, g.target)) {
-			return nil, g.refused("the task's own directory is in it: choose another path")
+			return nil, g.refused("this would hide the task's own directory: choose another path")
 		}
 		if g.device && g.source == g.target {
 			if err := checkExists(g.source); err != nil {
@@ -278,7 +278,7 @@ func (g *exposed) exposeDevice() *Error {
 	case 0:
 		return nil
 	case unix.ENOENT:
-		return g.refused("it does not exist, and device paths are created only below /dev")
+		return g.refused("that path does not exist, and device paths are created only below /dev")
 	case unix.ENOTDIR:
 		if g.mode == unix.S_IFDIR {
 			return g.refused("that is not a directory")

@@ -333,11 +333,11 @@ func TestDevices_RefuseImpossiblePaths(t *testing.T) {
 		{"empty", []any{dev("", "/dev/zigbee")},
 			`device "" cannot be at "/dev/zigbee": the path "" is not absolute or has ".." in it`, false},
 		{"all of /dev", []any{dev(stick, "/dev/")},
-			`device "` + stick + `" cannot be at "/dev": choose a path inside of it`, false},
+			`device "` + stick + `" cannot be at "/dev": choose a path inside that directory`, false},
 		{"the root", []any{mnt(dir, "/")},
-			`mount of "` + dir + `" cannot be at "/": choose a path inside of it`, false},
+			`mount of "` + dir + `" cannot be at "/": choose a path inside that directory`, false},
 		{"missing, not in /dev", []any{dev(stick, dir+"/none")},
-			`device "` + stick + `" cannot be at "` + dir + `/none": it does not exist, and device paths are ` +
+			`device "` + stick + `" cannot be at "` + dir + `/none": that path does not exist, and device paths are ` +
 				`created only below /dev`, false},
 		{"a node at a directory", []any{dev(stick, dir+"/sub")},
 			`device "` + stick + `" cannot be at "` + dir + `/sub": that is a directory`, false},
@@ -355,7 +355,7 @@ func TestDevices_RefuseImpossiblePaths(t *testing.T) {
 		{"in a file system inside /dev", []any{dev(stick, "/dev/shm/zigbee")},
 			`no device or mount can be created inside "/dev/shm", which is a separate file system`, false},
 		{"missing in a mount", []any{mnt(dir, "/dev/bus/usb"), dev(stick, "/dev/bus/usb/001/004")},
-			`device "` + stick + `" cannot be at "/dev/bus/usb/001/004": it does not exist, and device paths are ` +
+			`device "` + stick + `" cannot be at "/dev/bus/usb/001/004": that path does not exist, and device paths are ` +
 				`created only below /dev`, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {

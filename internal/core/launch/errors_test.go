@@ -220,7 +220,7 @@ func TestError_NamesMissingRights(t *testing.T) {
 		cmd.Stdin = specJSON(t, s)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 		out, _ := cmd.CombinedOutput()
-		want := "error: ulimit nofile: the hard limit 30 is above the agent's 20 and the agent may not raise it\n"
+		want := "error: ulimit nofile: the hard limit 30 is above the agent's 20, and the agent can't raise it\n"
 		test.Eq(t, want, string(out), test.Sprintf("got  %s\nwant", out))
 	})
 }

@@ -33,28 +33,28 @@ func TestLaunch_HungFileSystemDelaysOnlyOneStart(t *testing.T) {
 	}{
 		"program": {
 			Spec{Command: task.Command{Path: dir + "/prog", Dir: "/"}},
-			"command " + quote(dir+"/prog") + " does not answer: its file system hangs", StageExec,
+			"command " + quote(dir+"/prog") + " does not respond: its file system hangs", StageExec,
 		},
 		"program to look for in the task's directory": {
 			Spec{Command: task.Command{Path: "prog", Dir: "/", Lookup: []string{dir}}},
-			`command "prog" does not answer: its file system hangs`, StageProgram,
+			`command "prog" does not respond: its file system hangs`, StageProgram,
 		},
 		"program to look for in PATH": {
 			Spec{Command: task.Command{Path: "prog", Dir: "/", Env: []string{"PATH=/nowhere:" + dir}}},
-			`command "prog" does not answer: its file system hangs`, StageProgram,
+			`command "prog" does not respond: its file system hangs`, StageProgram,
 		},
 		"working directory": {
 			Spec{Command: task.Command{Path: "/bin/true", Dir: dir + "/dir"}},
-			"work_dir " + quote(dir+"/dir") + " does not answer: its file system hangs", StageWorkDir,
+			"work_dir " + quote(dir+"/dir") + " does not respond: its file system hangs", StageWorkDir,
 		},
 		"network namespace": {
 			Spec{Command: task.Command{Path: "/bin/true", Dir: "/", NetworkNamespace: dir + "/ns"}},
-			"network namespace " + quote(dir+"/ns") + " does not answer", StageNetwork,
+			"network namespace " + quote(dir+"/ns") + " does not respond: its file system hangs", StageNetwork,
 		},
 		"device": {
 			Spec{Command: task.Command{Path: "/bin/true", Dir: "/", Devices: []task.Device{{HostPath: dir + "/tty",
 				TaskPath: "/dev/tty"}}}},
-			`devices of command "/bin/true" do not answer: a file system hangs`, StageDevices,
+			`devices of command "/bin/true" do not respond: a file system hangs`, StageDevices,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -226,7 +226,7 @@ func TestLaunch_RefusesAFrozenCgroup(t *testing.T) {
 func TestLauncher_ExplainsItselfWhenStartedByHand(t *testing.T) {
 	cmd := exec.Command(self, "launch")
 	out, err := cmd.CombinedOutput()
-	if err == nil || string(out) != "this role is internal: the supervisor starts it\n" {
+	if err == nil || string(out) != "this program is internal: only the supervisor starts it\n" {
 		t.Errorf("got %q, %v", out, err)
 	}
 }

@@ -92,7 +92,7 @@ func raiseLimits(limits []task.Rlimit) *Error {
 		case 0:
 		case unix.EPERM:
 			return refuse(e, "ulimit "+limitName(l.Resource)+": the hard limit "+limitValue(l.Hard)+" is above the agent's "+
-				limitValue(now.hard)+" and the agent may not raise it")
+				limitValue(now.hard)+", and the agent can't raise it")
 		default:
 			return failed("raise ulimit "+limitName(l.Resource), e)
 		}

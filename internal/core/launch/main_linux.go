@@ -168,7 +168,7 @@ func receive() []byte {
 	var st unix.Stat_t
 	// if a user has started the launcher, the Go runtime may use this number for the first file it opens, cpu.max
 	if fstat(statusFD, &st) != 0 || st.Mode&unix.S_IFMT != unix.S_IFSOCK {
-		os.Stderr.WriteString("this role is internal: the supervisor starts it\n")
+		os.Stderr.WriteString("this program is internal: only the supervisor starts it\n")
 		exit(2)
 	}
 	var head [headerSize]byte

@@ -150,10 +150,10 @@ func (p *points) make(g *exposed, at place, names []string) (int, *Error) {
 	case at.look.kind == unix.S_IFLNK:
 		return -1, g.refused(quote(at.path) + " is a symbolic link: choose the path that it points to")
 	case g.inside:
-		return -1, g.refused("it does not exist, and no path is created inside another mount")
+		return -1, g.refused("that path does not exist, and no path is created inside another mount")
 	case at.own, p.own[at.look.dev]:
 	case at.others:
-		return -1, g.refused("it does not exist, and is not created because users other than root can change " +
+		return -1, g.refused("that path does not exist, and is not created because users other than root can change " +
 			quote(at.path) + ": choose a path in the task's directory, or one like /data")
 	default:
 		if err := p.copy(g, &at); err != nil {
@@ -195,8 +195,8 @@ func (p *points) copy(g *exposed, at *place) *Error {
 		return failed("read "+quote(at.path), e)
 	}
 	if len(names) > maxCopied {
-		return g.refused(fmt.Sprintf("it does not exist, and is not created because %q has more than %d entries", at.path,
-			maxCopied))
+		return g.refused(fmt.Sprintf("that path does not exist, and is not created because %q has more than %d entries",
+			at.path, maxCopied))
 	}
 	options := fmt.Sprintf("size=1m,mode=%o,uid=%d,gid=%d", at.look.mode, at.look.uid, at.look.gid)
 	if e := mount("tmpfs", stageDir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, options); e != 0 {

@@ -132,26 +132,26 @@ func TestVolumes_RefusePathsThatATaskCanChange(t *testing.T) {
 		{"a host link", []any{vol("/one", "/usr/share/link")},
 			at("/one", "/usr/share/link") + "that is a symbolic link: choose the path that it points to"},
 		{"new in a directory that any user can change", []any{vol("/one", "/usr/share/open/x")},
-			at("/one", "/usr/share/open/x") + `it does not exist, and is not created because users other than root can ` +
-				`change "/usr/share/open": choose a path in the task's directory, or one like /data`},
+			at("/one", "/usr/share/open/x") + `that path does not exist, and is not created because users other than ` +
+				`root can change "/usr/share/open": choose a path in the task's directory, or one like /data`},
 		{"new below such a directory", []any{vol("/one", "/usr/share/open/deep/x")},
-			at("/one", "/usr/share/open/deep/x") + `it does not exist, and is not created because users other than root can ` +
-				`change "/usr/share/open/deep": choose a path in the task's directory, or one like /data`},
+			at("/one", "/usr/share/open/deep/x") + `that path does not exist, and is not created because users other than ` +
+				`root can change "/usr/share/open/deep": choose a path in the task's directory, or one like /data`},
 		{"new in a directory with many entries", []any{vol("/one", "/usr/share/many/x")},
-			at("/one", "/usr/share/many/x") + `it does not exist, and is not created because "/usr/share/many" has more than ` +
-				`1000 entries`},
+			at("/one", "/usr/share/many/x") + `that path does not exist, and is not created because "/usr/share/many" has ` +
+				`more than 1000 entries`},
 		{"new in another volume", []any{vol("/one", "/outrider"), vol("/two", "/outrider/x")},
-			at("/two", "/outrider/x") + "it does not exist, and no path is created inside another mount"},
+			at("/two", "/outrider/x") + "that path does not exist, and no path is created inside another mount"},
 		{"a link in another volume", []any{vol("/two", "/outrider"), vol("/one", "/outrider/link")},
 			at("/one", "/outrider/link") + "that is a symbolic link: choose the path that it points to"},
 		{"in /proc", []any{vol("/one", "/proc/sys")}, at("/one", "/proc/sys") + "choose a path outside of /proc and /sys"},
-		{"all of /proc", []any{vol("/one", "/proc")}, at("/one", "/proc") + "choose a path inside of it"},
+		{"all of /proc", []any{vol("/one", "/proc")}, at("/one", "/proc") + "choose a path inside that directory"},
 		{"in /sys", []any{vol("/one", "/sys")}, at("/one", "/sys") + "choose a path outside of /proc and /sys"},
-		{"the root", []any{vol("/one", "/")}, at("/one", "/") + "choose a path inside of it"},
+		{"the root", []any{vol("/one", "/")}, at("/one", "/") + "choose a path inside that directory"},
 		{"the task's directory", []any{vol("/one", dir+"/task/")},
-			at("/one", dir+"/task") + "the task's own directory is in it: choose another path"},
+			at("/one", dir+"/task") + "this would hide the task's own directory: choose another path"},
 		{"above the task's directory", []any{vol("/one", dir)},
-			at("/one", dir) + "the task's own directory is in it: choose another path"},
+			at("/one", dir) + "this would hide the task's own directory: choose another path"},
 		{"out of the task's directory through ..", []any{vol("/one", dir+"/task/../x")},
 			at("/one", dir+"/task/../x") + `the path "` + dir + `/task/../x" is not absolute or has ".." in it`},
 		{"two with one target", []any{vol("/one", "/outrider"), vol("/two", "/outrider")},

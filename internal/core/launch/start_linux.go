@@ -179,7 +179,7 @@ func (p *Process) TakePidFD() int {
 // Kill kills and reaps a process. It may be called only instead of Started.
 func (p *Process) Kill() { p.discard() }
 
-// checkThawed refuses a frozen cgroup: a clone into it, and with it the supervisor, would block until the thaw.
+// checkThawed refuses a frozen cgroup: a clone into it would block the supervisor until the thaw.
 func checkThawed(cgroup *os.File) error {
 	if cgroup == nil {
 		return nil

@@ -198,13 +198,13 @@ func (p *Process) hung(ctx context.Context) *Error {
 	}
 	switch e.Stage {
 	case StageNetwork:
-		e.Message = fmt.Sprintf("network namespace %q does not answer", p.netns)
+		e.Message = fmt.Sprintf("network namespace %q does not respond: its file system hangs", p.netns)
 	case StageDevices:
-		e.Message = fmt.Sprintf("devices of command %q do not answer: a file system hangs", p.program)
+		e.Message = fmt.Sprintf("devices of command %q do not respond: a file system hangs", p.program)
 	case StageWorkDir:
-		e.Message = fmt.Sprintf("work_dir %q does not answer: its file system hangs", p.dir)
+		e.Message = fmt.Sprintf("work_dir %q does not respond: its file system hangs", p.dir)
 	case StageProgram, StageExec:
-		e.Message = fmt.Sprintf("command %q does not answer: its file system hangs", p.program)
+		e.Message = fmt.Sprintf("command %q does not respond: its file system hangs", p.program)
 	default:
 		e.Message = fmt.Sprintf("command %q was not started in time: the launcher did not finish step %q", p.program, e.Stage)
 	}

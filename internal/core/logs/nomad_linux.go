@@ -26,7 +26,7 @@ func OpenNomadFIFO(path string, uid, gid int) (*os.File, error) {
 		return os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	}
 	fail := func(op string, err error) (*os.File, error) {
-		return nil, fmt.Errorf("failed to open fifo of nomad's logmon: %w", &os.PathError{Op: op, Path: path, Err: err})
+		return nil, fmt.Errorf("failed to open fifo of Nomad's logmon: %w", &os.PathError{Op: op, Path: path, Err: err})
 	}
 
 	dir, name := unix.AT_FDCWD, path

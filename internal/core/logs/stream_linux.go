@@ -261,7 +261,7 @@ func (s *Stream) rotate(now time.Time) bool {
 		return true
 	}
 	if s.stuck.IsZero() {
-		s.stall.report("continues in %s: %v", s.files.path(s.files.index), err)
+		s.stall.report("is not rotated and continues in %s: %v", s.files.path(s.files.index), err)
 	}
 	s.stuck = now.Add(retryEvery)
 	return false

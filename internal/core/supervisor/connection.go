@@ -46,7 +46,7 @@ func roundTrip(ctx context.Context, conn *connection, req *request, files ...*os
 	defer cancel()
 	r, err := conn.Call(limited, req, files...)
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		return nil, fmt.Errorf("supervisor did not finish within %v: %s", deadlines[req.Op], req.Op)
+		return nil, fmt.Errorf("supervisor did not finish %s within %v", req.Op, deadlines[req.Op])
 	}
 	if err != nil {
 		return nil, err

@@ -217,7 +217,7 @@ func TestOutput_HungDirectoryDelaysNoOtherTask(t *testing.T) {
 		failed <- err
 	}()
 	h.others(c, running)
-	test.ErrorContains(t, <-failed, "log directory does not answer",
+	test.ErrorContains(t, <-failed, "log directory does not respond",
 		test.Sprint("the task whose log directory hangs"))
 	h.endCounting(c, stop, running...)
 	h.destroy(c, hung.ID)

@@ -196,7 +196,7 @@ func lockDir(dir string) (*os.File, error) {
 		}
 		f.Close()
 	}
-	return nil, fmt.Errorf("failed to lock %s", dir)
+	return nil, fmt.Errorf("failed to lock %s: another process keeps replacing it", dir)
 }
 
 // run returns when the supervisor has been without tasks and clients for a while. Before that, it removes the files

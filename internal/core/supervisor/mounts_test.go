@@ -106,7 +106,7 @@ func namespacesOf(t testing.TB, pid int) (held []string) {
 }
 
 // Inodes are reused, so the owner is checked even if the inode matches.
-func TestSession_RefusesANamespaceOfAnotherUserNamespace(t *testing.T) {
+func TestCheckMounts_RefusesAForeignUserNamespace(t *testing.T) {
 	testsupport.NeedRoot(t) // to mount
 	for _, row := range []struct {
 		flags string

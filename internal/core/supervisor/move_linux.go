@@ -51,7 +51,7 @@ func (c *Client) move(ctx context.Context, conn *connection, h *hello) error {
 	}
 	own := clientSurroundings()
 	if h.Surroundings != nil && !h.fits() {
-		changes = append(changes, fmt.Sprintf("supervisor %d took over what differs in this agent (%s)", h.PID,
+		changes = append(changes, fmt.Sprintf("supervisor %d took over this agent's changed settings (%s)", h.PID,
 			h.Surroundings.differences(own)))
 		req.Surroundings = own
 	}
@@ -67,9 +67,9 @@ func (c *Client) move(ctx context.Context, conn *connection, h *hello) error {
 		c.mu.Unlock()
 		if again {
 			c.noteMove("")
-			return fmt.Errorf("%w, and can't be killed by this process", errUnfit)
+			return fmt.Errorf("%w, and this process can't kill it", errUnfit)
 		}
-		c.noteMove(fmt.Sprintf("replaced supervisor %d, which can't take over what differs in this agent (%s)", h.PID,
+		c.noteMove(fmt.Sprintf("replaced supervisor %d, which can't take over this agent's changed settings (%s)", h.PID,
 			h.Surroundings.differences(own)))
 		c.replace(conn)
 		return nil

@@ -131,11 +131,11 @@ func (s *server) startCollection(p *process, spec collector.Spec, reads ...*os.F
 	defer cancel()
 	ends, from, err := s.collector.Start(ctx, spec, reads...)
 	if err != nil && ctx.Err() != nil {
-		err = errors.New("log directory does not answer: its file system hangs")
+		err = errors.New("log directory does not respond: its file system hangs")
 	}
 	if err == nil && spec.Output.Collector == task.CollectorNomad && len(ends) != len(collector.Streams) {
 		wire.CloseAll(ends)
-		ends, err = nil, errors.New("the collector returned no output")
+		ends, err = nil, errors.New("the collector returned no pipes for the output")
 	}
 	p.output.from, p.output.err = from, err
 	return ends, err

@@ -218,7 +218,7 @@ func (s *server) inGroup(p *process, start func(dir *os.File) error) error {
 // startInit creates a task's pid namespace, and returns a pidfd of its init, which ends with the task's cgroup.
 func (s *server) startInit(p *process) (*os.File, error) {
 	if p.group.Mode == cgroup.None {
-		return nil, errors.New("the task can't have its own process ids: it has no cgroup")
+		return nil, errors.New("the task can't have its own process ids (isolate = [\"pid\"]): it has no cgroup")
 	}
 	var init *os.File
 	err := s.inGroup(p, func(dir *os.File) (err error) {

@@ -91,7 +91,7 @@ func readSurroundings() (*surroundings, error) {
 	for resource := range s.Limits {
 		var l unix.Rlimit
 		if err := unix.Getrlimit(resource, &l); err != nil {
-			return nil, fmt.Errorf("failed to read limit %d: %w", resource, err)
+			return nil, fmt.Errorf("failed to read resource limit %d: %w", resource, err)
 		}
 		s.Limits[resource] = [2]uint64{l.Cur, l.Max}
 	}
@@ -181,7 +181,7 @@ func (s *surroundings) take(namespaces []*os.File) error {
 	}
 	if s.Groups != has.Groups {
 		if err := s.setGroups(); err != nil {
-			return fmt.Errorf("%w: groups: %w", errUnfit, err)
+			return fmt.Errorf("%w: failed to set the groups: %w", errUnfit, err)
 		}
 	}
 	for capability := range 64 {
@@ -189,12 +189,12 @@ func (s *surroundings) take(namespaces []*os.File) error {
 			continue
 		}
 		if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(capability), 0, 0, 0); err != nil {
-			return fmt.Errorf("%w: capability bounding set: %w", errUnfit, err)
+			return fmt.Errorf("%w: failed to reduce the capability bounding set: %w", errUnfit, err)
 		}
 	}
 	if s.NoNewPrivileges {
 		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-			return fmt.Errorf("%w: no_new_privs: %w", errUnfit, err)
+			return fmt.Errorf("%w: failed to set no_new_privs: %w", errUnfit, err)
 		}
 	}
 	for resource, l := range s.Limits { // last, since a low limit may stop this program
@@ -203,7 +203,7 @@ func (s *surroundings) take(namespaces []*os.File) error {
 			continue
 		}
 		if err := unix.Prlimit(0, resource, &unix.Rlimit{Cur: l[0], Max: l[1]}, nil); err != nil {
-			return fmt.Errorf("%w: limit %d: %w", errUnfit, resource, err)
+			return fmt.Errorf("%w: failed to set resource limit %d: %w", errUnfit, resource, err)
 		}
 	}
 	return nil

@@ -36,7 +36,7 @@ func ParseCapabilities(option string, names []string) (mask uint64, err error) {
 		case short == "all":
 			mask |= AllCapabilities()
 		case number < 0:
-			return 0, fmt.Errorf("%s: %q is not a capability: write a name of capabilities(7), such as \"net_bind_service\"",
+			return 0, fmt.Errorf("%s: %q is not a capability: use a name from capabilities(7), such as \"net_bind_service\"",
 				option, name)
 		default:
 			mask |= 1 << number

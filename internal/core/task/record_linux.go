@@ -161,7 +161,7 @@ func decodeExit(record []byte, e *Exit) error {
 	n, want := binary.LittleEndian.Uint32(record), binary.LittleEndian.Uint64(record[4:])
 	record = record[exitHeader:]
 	if n == 0 || uint64(n) > uint64(len(record)) || sum(record[:n]) != want {
-		return fmt.Errorf("%w: exit", ErrBadState)
+		return fmt.Errorf("%w: the record of its exit is damaged", ErrBadState)
 	}
 	return json.Unmarshal(record[:n], e)
 }

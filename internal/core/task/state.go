@@ -264,7 +264,7 @@ func loadState(dir string) (*State, error) {
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", ErrBadState, err)
 	case st.Version > StateVersion || st.ID == "":
-		return nil, fmt.Errorf("%w: version %d", ErrBadState, st.Version)
+		return nil, fmt.Errorf("%w: version %d is unknown, or the id is missing", ErrBadState, st.Version)
 	}
 	return &st, nil
 }

@@ -43,7 +43,7 @@ func ParseUnveiled(option, text string) (UnveiledPath, error) {
 		return UnveiledPath{}, fmt.Errorf("%s: %q does not begin with access rights: write r, w, x and c (read, "+
 			"write, execute, create), a colon and a path, such as \"r:/etc/mime.types\"", option, text)
 	case !path.IsAbs(at):
-		return UnveiledPath{}, fmt.Errorf("%s: the path of %q is not absolute", option, text)
+		return UnveiledPath{}, fmt.Errorf("%s: the path of %q is not absolute: begin it with /", option, text)
 	}
 	return UnveiledPath{Path: path.Clean(at), Modes: modes}, nil
 }

@@ -25,7 +25,7 @@ import (
 const MaxFDs = 8
 
 // errTruncated means that this process has no free number for a received descriptor (RLIMIT_NOFILE).
-var errTruncated = errors.New("failed to receive a file descriptor: too many are open")
+var errTruncated = errors.New("failed to receive a file descriptor: too many files are open")
 
 // Message is a request, a reply with the request's Seq, or an event with Seq 0.
 type Message[T any] struct {
@@ -201,7 +201,7 @@ func (t *Transport) OwnPeer() error {
 		return err
 	}
 	if cred.Uid != 0 && int(cred.Uid) != os.Geteuid() {
-		return fmt.Errorf("process %d at the other end runs as user %d", cred.Pid, cred.Uid)
+		return fmt.Errorf("process %d at the other end runs as user %d, not as root or this user", cred.Pid, cred.Uid)
 	}
 	return nil
 }

@@ -189,7 +189,7 @@ func TestCheck_ReportsMissingFeatures(t *testing.T) {
 	t.Parallel()
 	r := newBox(t, sshdtest.Unprivileged()).does("check")
 	test.StrContains(t, r.out, "root false")
-	test.StrContains(t, r.out, "the agent is not root, so tasks run as its own user\n")
+	test.StrContains(t, r.out, "the agent is not root, so tasks run as the agent's user\n")
 }
 
 func TestConfig_ReportsAMistakeInOneSentence(t *testing.T) {
@@ -204,7 +204,7 @@ func TestConfig_ReportsAMistakeInOneSentence(t *testing.T) {
 		"no block": {files: map[string]string{"a.hcl": `plugin "raw_exec" {}`}, want: `has no block plugin "nomad-driver-remote", only "raw_exec"`},
 		"two files": {
 			files: map[string]string{"a.hcl": block(endpoint), "b.hcl": block(endpoint)},
-			want:  "has several blocks, of which Nomad uses the last: keep one of those in DIR/a.hcl and DIR/b.hcl",
+			want:  "has several blocks, of which Nomad uses the last: keep one of the blocks in DIR/a.hcl and DIR/b.hcl",
 		},
 		"two in a file": {
 			files: map[string]string{"a.hcl": block(endpoint) + "\n" + block(endpoint)}, want: "has several blocks",

@@ -68,7 +68,7 @@ func (s *Stick) complete() error {
 		s.Functions = []string{"tty"}
 	}
 	if len(s.Functions) > maxFunctions {
-		return fmt.Errorf("%d functions are too many: a stick has %d endpoints for them", len(s.Functions), maxFunctions)
+		return fmt.Errorf("%d functions are too many: a stick has endpoints for only %d", len(s.Functions), maxFunctions)
 	}
 	for _, f := range s.Functions {
 		if f != "tty" && f != "hidraw" {

@@ -225,7 +225,7 @@ func end(dir string) error {
 		}
 		time.Sleep(20 * time.Millisecond) // its threads exit with a delay
 	}
-	return errors.New("zfs-fuse does not exit")
+	return errors.New("zfs-fuse did not exit")
 }
 
 // check returns an error that names a missing requirement.
