@@ -457,7 +457,7 @@ var handovers = []handover{
 			s.started(t, 2)
 			return
 		}
-		s.tells(t, "failed to find out why Nomad ends it here")
+		s.tells(t, "failed to find out why Nomad ends the task on this node")
 		s.tells(t, "Took over the running task of allocation "+a.ID)
 		s.goesOn(t)
 	}},
@@ -725,7 +725,7 @@ func TestHandover_RunOfAStoppedJobEnds(t *testing.T) {
 	s.started(t, 1)
 	away.Store(true)
 	nomadtest.Stop(t, c.server.Client(), *s.job.ID)
-	s.tells(t, "failed to find out why Nomad ends it here")
+	s.tells(t, "failed to find out why Nomad ends the task on this node")
 	must.Eq(t, s.starts(), s.alive())
 	away.Store(false)
 	s.isGone(t)

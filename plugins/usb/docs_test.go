@@ -37,7 +37,7 @@ func TestDocs_TroubleshootingQuotesRealMessages(t *testing.T) {
 	for _, ours := range []string{"no device is published", "no device was requested: a constraint of the job names " +
 		"one that is unhealthy or missing",
 		"no driver is bound to interface ", "its device nodes can't be made: ", "contains other files",
-		"it is plugged in, as ",
+		"its id is now ",
 		"no device nodes can be made for tasks", "a device was plugged in again", "devices have not been listed yet",
 		"restart the agent",
 		"is not a simulation", "the published devices are a simulation", "is not published: the kernel still lists it"} {

@@ -48,7 +48,7 @@ folder sets the namespace: "team-a" for tank/fast/team-a/data, "default" for tan
 		}
 		f := found{c, d}
 		if d.IsVolume() && volume.Recorded(d.Place) {
-			return fmt.Errorf("%s can't be adopted: it is volume %s of this node, which has a record", dataset, f)
+			return fmt.Errorf("%s can't be adopted: it is already volume %s of this node", dataset, f)
 		}
 		namespace := path.Dir(name)
 		if namespace == "." {
@@ -81,7 +81,7 @@ func (s *session) classOf(dataset string) (class, error) {
 		}
 		roots = append(roots, c.Root)
 	}
-	return class{}, fmt.Errorf("%s is not below the root of a class: those are %s", dataset, strings.Join(roots, ", "))
+	return class{}, fmt.Errorf("%s is not below the root of a class: the roots are %s", dataset, strings.Join(roots, ", "))
 }
 
 // specify prints the volume specification that makes Nomad create the volume of a waiting dataset.
@@ -97,7 +97,7 @@ func (s *session) specify(ctx context.Context, f found) error {
 	if err == nil {
 		v["node_id"] = node
 	} else {
-		s.say("Add the node_id of this node to the specification: failed to read it from the agent: %v", err)
+		s.say("Add this node's node_id to the specification, because the agent did not report it: %v", err)
 	}
 	s.json = true
 	return s.answer(v, nil)

@@ -151,7 +151,7 @@ func rollbackInUse(t *testing.T, n *node) {
 	sleeper := exec.Command("sleep", testsupport.Mark())
 	sleeper.Dir = v.path
 	must.NoError(t, sleeper.Start())
-	n.refuses("stop the job that uses it first: dataset "+n.pool.Root+"/default/"+v.id+" can't be unmounted", "rollback",
+	n.refuses("dataset "+n.pool.Root+"/default/"+v.id+" can't be unmounted", "rollback",
 		"data", "before")
 	v.has("a", "new")
 	must.NoError(t, sleeper.Process.Kill())
@@ -328,8 +328,8 @@ func noted(t *testing.T, n *node) {
 	testsupport.Within(t, time.Minute, func() error { // ZFS counts removed files later
 		text := n.does("check").stdout
 		for _, want := range []string{
-			"note: volume default/lost (" + lost.id + ") has no record on this node, and no job can use it until it is " +
-				"adopted: adopt " + n.pool.Root + "/default/" + lost.id + "\n",
+			"note: volume default/lost (" + lost.id + ") has no record on this node, and no job can use it: run " +
+				"\"nomad-device-dataset adopt " + n.pool.Root + "/default/" + lost.id + "\"\n",
 			"note: snapshots of volume default/data (" + v.id + ") use 3",
 		} {
 			if !strings.Contains(text, want) {
@@ -395,13 +395,13 @@ func adoptedByHand(t *testing.T, n *node) {
 func unfit(t *testing.T, n *node) {
 	v := n.create("data")
 	n.unchanged(func() {
-		n.fails("is not below the root of a class: those are "+n.pool.Root, "adopt", "other/data")
+		n.fails("is not below the root of a class: the roots are "+n.pool.Root, "adopt", "other/data")
 		n.fails("is not below the root of a class", "adopt", n.pool.Root)
 		n.fails("does not exist", "adopt", n.pool.Root+"/none")
 		n.fails("is mounted at "+v.path, "adopt", n.pool.Root+"/default/"+v.id)
 	})
 	zfsfusetest.Unmount(t, v.path) // as after a boot
-	n.refuses("it is volume default/data ("+v.id+") of this node, which has a record", "adopt",
+	n.refuses("it is already volume default/data ("+v.id+") of this node", "adopt",
 		n.pool.Root+"/default/"+v.id)
 	must.NoError(t, v.call("create"))
 

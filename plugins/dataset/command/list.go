@@ -169,11 +169,11 @@ func (c class) notes() (notes []string) {
 	for _, d := range c.look.Datasets {
 		f := found{c, d}
 		if d.IsVolume() && !volume.Recorded(d.Place) {
-			note("volume %s has no record on this node, and no job can use it until it is adopted: adopt %s/%s", f, c.Root,
-				d.Name)
+			note("volume %s has no record on this node, and no job can use it: run \"nomad-device-dataset adopt %s/%s\"", f,
+				c.Root, d.Name)
 		}
 		if d.IsVolume() && d.Limits.Snapshots > 0 && d.Usage.Snapshots > d.Limits.Snapshots/100*most {
-			note("snapshots of volume %s use %s of their %s: when that space is used up, all writes to the volume fail",
+			note("snapshots of volume %s use %s of their %s: remove some before all writes to the volume fail",
 				f, policy.Size(d.Usage.Snapshots), policy.Size(d.Limits.Snapshots))
 		}
 	}

@@ -158,7 +158,7 @@ func (s *session) locked(ctx context.Context, argument string) (context.Context,
 	f.Dataset, err = f.engine.Get(ctx, f.Name)
 	if err != nil {
 		unlock()
-		return ctx, f, nil, fmt.Errorf("volume %q: %w", argument, err)
+		return ctx, f, nil, fmt.Errorf("failed to read volume %q: %w", argument, err)
 	}
 	return ctx, f, unlock, nil
 }

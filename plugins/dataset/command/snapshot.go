@@ -18,7 +18,7 @@ import (
 var snapshotCommand = command{
 	name: "snapshot", help: "make a snapshot of a volume",
 	usage: "VOLUME NAME", least: 2, most: 2,
-	about: `Makes a snapshot. VOLUME is an id, a name, or NAMESPACE/NAME. "zfs destroy" removes it.`,
+	about: `Makes a snapshot. VOLUME is an id, a name, or NAMESPACE/NAME. "zfs destroy" removes the snapshot.`,
 	run: func(ctx context.Context, s *session, args []string) error {
 		ctx, v, unlock, err := s.locked(ctx, args[0])
 		if err != nil {
@@ -43,8 +43,8 @@ var rollbackCommand = command{
 	name: "rollback", help: "bring a volume back to its last snapshot",
 	usage: "VOLUME SNAPSHOT", least: 2, most: 2,
 	about: `Restores the files of a volume to its last snapshot. All later changes are lost.
-It is refused while a process uses the volume, or while an allocation claims it (if Nomad responds;
-set NOMAD_ADDR and NOMAD_TOKEN): stop the job first. It is also refused if later
+A rollback is refused while a process uses the volume, or while an allocation claims it (if Nomad
+responds; set NOMAD_ADDR and NOMAD_TOKEN): stop the job first. It is also refused if later
 snapshots exist: "zfs destroy" removes them.`,
 	run: func(ctx context.Context, s *session, args []string) error {
 		ctx, v, unlock, err := s.locked(ctx, args[0])
@@ -59,7 +59,7 @@ snapshots exist: "zfs destroy" removes them.`,
 		}
 		switch {
 		case errors.Is(err, engine.ErrInUse):
-			return fmt.Errorf("failed to roll back volume %s to %q: stop the job that uses it first: %w", v, name, err)
+			return fmt.Errorf("failed to roll back volume %s to %q: %w; stop the job that uses the volume first", v, name, err)
 		case err != nil:
 			return fmt.Errorf("failed to roll back volume %s to %q (see: zfs list -t snapshot -r %s/%s): %w", v, name, v.Root,
 				v.Name, err)

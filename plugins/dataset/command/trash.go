@@ -15,7 +15,7 @@ import (
 )
 
 var trashCommand = command{
-	name: "trash", help: "show, restore or empty what was deleted: trash list|restore|empty",
+	name: "trash", help: "show, restore or destroy deleted datasets: trash list|restore|empty",
 	usage: "list | restore NAME | empty [NAME …]", least: 1, most: 1000,
 	about: `"list" shows the deleted datasets in the trash, and how long each is kept.
 "restore" prints the specification that makes Nomad create a new volume from a deleted one, and

@@ -153,7 +153,7 @@ func TestEngine_SurvivesKillsAtEachStep(t *testing.T) {
 }
 
 // The test kills the zfs program at each of its calls, before and after the program has done its work.
-func TestEngine_SurvivesKillsOfEachProgram(t *testing.T) {
+func TestEngine_SurvivesKillsAtEachCommand(t *testing.T) {
 	testsupport.Long(t, "minutes on zfs-fuse")
 	eachKilled(t, func(t *testing.T, attempt func(interrupt func(call) (killed bool)) (killed bool)) {
 		steps := 0

@@ -53,7 +53,7 @@ func (p program) run(ctx context.Context, args ...string) (string, error) {
 		return stdout.String(), err
 	}
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
-		return "", fmt.Errorf("the program %s can't be run (%w): install it, or name its path in the operator's file: %w",
+		return "", fmt.Errorf("the program %s can't be run (%w): install it, or set its path in the operator's file: %w",
 			p.path, errors.Unwrap(err), ErrUnavailable)
 	}
 	what := filepath.Base(p.path) + " " + args[0]
@@ -81,7 +81,7 @@ func hungIn(pool string) *atomic.Int32 {
 // although it was killed is abandoned after 5 seconds.
 func (p program) wait(ctx context.Context, cmd *exec.Cmd) error {
 	if p.hung.Load() >= maxHung {
-		return fmt.Errorf("%d calls of %s hang: %w", maxHung, cmd.Path, ErrUnavailable)
+		return fmt.Errorf("%d calls of %s hang (see: zpool status): %w", maxHung, cmd.Path, ErrUnavailable)
 	}
 	if err := cmd.Start(); err != nil {
 		return err
@@ -105,7 +105,7 @@ func (p program) wait(ctx context.Context, cmd *exec.Cmd) error {
 			<-ended
 			p.hung.Add(-1)
 		}()
-		return fmt.Errorf("%s hangs: %w", cmd.Path, ErrUnavailable)
+		return fmt.Errorf("%s hangs (see: zpool status): %w", cmd.Path, ErrUnavailable)
 	}
 }
 

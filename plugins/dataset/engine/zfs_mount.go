@@ -197,7 +197,7 @@ func mountDir(dir string) (string, error) {
 func makeMountDir(dir string) error {
 	err := unix.Rmdir(dir)
 	if err != nil && err != unix.ENOENT {
-		return fmt.Errorf("%s blocks the mount point of a dataset, move it away: %w", dir, err)
+		return fmt.Errorf("%s blocks the mount point of a dataset and must be moved away: %w", dir, err)
 	}
 	return os.Mkdir(dir, 0)
 }

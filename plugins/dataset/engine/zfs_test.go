@@ -140,14 +140,14 @@ func mountPoints(t *testing.T, c zfsColumn) {
 
 	write(t, path, "hidden", "x") // but root can
 	_, err = c.Mount(t.Context(), name, path)
-	must.ErrorContains(t, err, "move it away: directory not empty")
+	must.ErrorContains(t, err, "must be moved away: directory not empty")
 	oneSentence(t, err)
 	must.False(t, c.isMounted(t, name))
 	must.NoError(t, os.Remove(filepath.Join(path, "hidden")))
 
 	must.NoError(t, syscall.Mount("tmpfs", path, "tmpfs", 0, ""))
 	_, err = c.Mount(t.Context(), name, path)
-	must.ErrorContains(t, err, path+" blocks the mount point of a dataset, move it away: device or resource")
+	must.ErrorContains(t, err, path+" blocks the mount point of a dataset and must be moved away: device or resource")
 	must.NoError(t, syscall.Unmount(path, 0))
 
 	other, err := c.Mount(t.Context(), name, path+"-other") // as another agent would
@@ -161,7 +161,7 @@ func mountPoints(t *testing.T, c zfsColumn) {
 
 	must.NoError(t, os.Symlink(path, path+"-link"))
 	_, err = c.Mount(t.Context(), name, path+"-link")
-	must.ErrorContains(t, err, "move it away: not a directory")
+	must.ErrorContains(t, err, "must be moved away: not a directory")
 	must.Eq(t, path, c.mount(t, name))
 }
 

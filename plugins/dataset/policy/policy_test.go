@@ -67,7 +67,7 @@ func TestFile_NamesEachMistake(t *testing.T) {
 		"setuid":  {fast(`mode = "4755"`), `class "fast": mode "4755"` + mode},
 		"allow": {fast(`allow = ["size"]`),
 			`class "fast": allow "size" is not a parameter of volumes: use uid, gid, mode, clone_from`},
-		"allow twice": {fast(`allow = ["uid", "uid"]`), `class "fast": allow has "uid" twice: write it once`},
+		"allow twice": {fast(`allow = ["uid", "uid"]`), `class "fast": allow has "uid" twice: list it once`},
 		"namespaces": {fast(`namespaces = ["[a"]`),
 			`class "fast": namespaces "[a" is not a pattern of namespaces: use letters, digits and -, and * for any characters`},
 		"on_delete": {fast(`on_delete = "keep"`),
@@ -159,7 +159,7 @@ func TestVolume_RefusesInvalidRequests(t *testing.T) {
 	f, err := parse(classes)
 	must.NoError(t, err)
 	const id = ` is not the number of a user or group: use 0 to 4294967294`
-	const origin = ` is not a snapshot of a volume: write <id or name of the volume>@<snapshot>`
+	const origin = ` is not a snapshot of a volume: use <id or name of the volume>@<snapshot>`
 	p := func(more ...string) map[string]string {
 		all := map[string]string{"class": "fast"}
 		for i := 0; i < len(more); i += 2 {
@@ -207,7 +207,7 @@ func TestVolume_RefusesInvalidRequests(t *testing.T) {
 	f, err = parse(`class "ops" { root = "tank" namespaces = ["ops"] }`)
 	must.NoError(t, err)
 	_, err = f.Volume(Request{Namespace: "dev"})
-	must.EqError(t, err, "the parameter class is missing: no class of this node allows that namespace, ask the operator")
+	must.EqError(t, err, "the parameter class is missing: ask the operator for a class that allows the namespace")
 }
 
 func TestVolume_AppliesClassAndParameters(t *testing.T) {

@@ -97,7 +97,7 @@ func (f *File) class(r Request) (string, Class, error) {
 	}
 	use := "use " + strings.Join(may, ", ")
 	if len(may) == 0 {
-		use = "no class of this node allows that namespace, ask the operator"
+		use = "ask the operator for a class that allows the namespace"
 	}
 	switch {
 	case !named:
@@ -196,7 +196,7 @@ func parseID(text string) (int, error) {
 func parseOrigin(text string) (*Origin, error) {
 	at := strings.LastIndex(text, "@")
 	if at < 1 || at == len(text)-1 {
-		return nil, fmt.Errorf("%q is not a snapshot of a volume: write <id or name of the volume>@<snapshot>", text)
+		return nil, fmt.Errorf("%q is not a snapshot of a volume: use <id or name of the volume>@<snapshot>", text)
 	}
 	return &Origin{text[:at], text[at+1:]}, nil
 }

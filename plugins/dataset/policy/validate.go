@@ -67,7 +67,7 @@ func (c Class) Validate() error {
 		case !slices.Contains(parameters, name):
 			add("allow", fmt.Errorf("%q is not a parameter of volumes: use %s", name, strings.Join(parameters, ", ")))
 		case slices.Index(c.Allow, name) < i:
-			add("allow", fmt.Errorf("has %q twice: write it once", name))
+			add("allow", fmt.Errorf("has %q twice: list it once", name))
 		}
 	}
 	for _, pattern := range c.Namespaces {
@@ -112,7 +112,7 @@ func absolute(name string) error {
 		return fmt.Errorf("%q is not an absolute path in its shortest form: begin it with /, without .. or a / at the end",
 			name)
 	case strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }):
-		return fmt.Errorf("%q has a character that can't be printed", name)
+		return fmt.Errorf("%q has a character that can't be printed: remove it", name)
 	}
 	return nil
 }

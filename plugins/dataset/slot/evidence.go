@@ -124,7 +124,7 @@ func (i *instance) judge(seen bool, err error, changed bool) {
 	i.api.seen, i.api.err = seen, err
 	kick := i.api.kick
 	i.mu.Unlock()
-	i.say("api", "a slot is freed only when it is reserved again", err)
+	i.say("api", "the API can't be used, so a slot is freed only when it is reserved again", err)
 	if changed || before != i.evidence() {
 		kick()
 	}

@@ -172,7 +172,7 @@ func (l look) problem(e datasets, quota int64) string {
 	case err != nil:
 		return err.Error()
 	case space.Free < quota:
-		return fmt.Sprintf("the file system is full: a slot may hold %d MiB, and %d MiB are free", quota>>20, space.Free>>20)
+		return fmt.Sprintf("the file system is full: a slot needs %d MiB, and %d MiB are free", quota>>20, space.Free>>20)
 	}
 	return ""
 }

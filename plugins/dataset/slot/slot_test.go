@@ -196,7 +196,7 @@ func TestList_FreeSlotsAreUnhealthyWithoutSpace(t *testing.T) {
 	_, err := b.Reserve(t.Context(), []string{"fast-01"})
 	must.NoError(t, err)
 	b.fs.set(func() { b.fs.free = 10 << 20 })
-	full := "the file system is full: a slot may hold 64 MiB, and 10 MiB are free"
+	full := "the file system is full: a slot needs 64 MiB, and 10 MiB are free"
 	must.StrContains(t, b.list(), "fast-00("+full+") fast-01 ")
 	b.fs.set(func() { b.fs.free, b.fs.broken = 1<<30, errors.New("the pool is not imported") })
 	must.StrContains(t, b.list(), "fast-00(the pool is not imported)")

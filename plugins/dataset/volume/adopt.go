@@ -33,7 +33,7 @@ func (c *call) adoptable(ctx context.Context, e *engine.Engine, v *policy.Volume
 		switch {
 		case d.Tags[engine.Adopt] != v.Adopt || !d.Waits():
 		case d.Tags[engine.Namespace] != c.Namespace:
-			return d, fmt.Errorf("the parameter adopt is for a volume of namespace %q", d.Tags[engine.Namespace])
+			return d, fmt.Errorf("the parameter adopt is for namespace %q: use that namespace", d.Tags[engine.Namespace])
 		default:
 			return d, nil
 		}

@@ -54,7 +54,7 @@ func newCall(env func(string) (string, bool), answer answer, log io.Writer) (*ca
 	case !policy.IsNamespace(c.Namespace) && (create || c.Namespace != ""):
 		return nil, fmt.Errorf("DHV_NAMESPACE %q is not a namespace: use letters, digits and -, at most 128", c.Namespace)
 	case !isName(c.Name) && (create || c.Name != ""):
-		return nil, fmt.Errorf("%q can't be the name of a volume: use at most %d bytes that can be printed", c.Name, maxName)
+		return nil, fmt.Errorf("%q can't be the name of a volume: use at most %d printable bytes", c.Name, maxName)
 	case !filepath.IsAbs(volumes):
 		return nil, fmt.Errorf("DHV_VOLUMES_DIR %q is not an absolute path", volumes)
 	}

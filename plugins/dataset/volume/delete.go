@@ -26,7 +26,7 @@ func (c *call) delete(ctx context.Context) error {
 	defer unlock()
 	f, fileErr := policy.Load(c.file)
 	if fileErr != nil {
-		c.logf("volume %s is deleted by the policy recorded at its creation: %v", c.ID, fileErr)
+		c.logf("volume %s is deleted by the policy recorded at its creation, because %v", c.ID, fileErr)
 	}
 	rec, err := c.records.read(c.ID)
 	switch {
@@ -68,7 +68,7 @@ func (c *call) remove(ctx context.Context, e *engine.Engine, rec *record) error 
 			return err
 		}
 		if time.Since(started) > patience {
-			return fmt.Errorf("the volume is still in use after %s: %w", patience, err)
+			return fmt.Errorf("the volume is still in use after %s: %w; stop the job that uses it", patience, err)
 		}
 		select {
 		case <-ctx.Done():

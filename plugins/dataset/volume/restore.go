@@ -27,7 +27,7 @@ func (c *call) restore(ctx context.Context, rec *record) error {
 	e := rec.engine(f)
 	d, err := e.Find(ctx, rec.dataset(), rec.identity())
 	if errors.Is(err, engine.ErrNotFound) {
-		return fmt.Errorf("this volume's dataset %s below %s is gone: bring it back, or delete the volume",
+		return fmt.Errorf("this volume's dataset %s below %s is missing: restore it, or delete the volume",
 			rec.dataset(), rec.Root)
 	}
 	if err != nil {
@@ -41,7 +41,7 @@ func (c *call) restore(ctx context.Context, rec *record) error {
 			return err
 		}
 	case fileErr != nil:
-		c.logf("volume %s exists, but a new one would be refused: %v", c.ID, fileErr)
+		c.logf("volume %s exists, but a new volume would be refused: %v", c.ID, fileErr)
 	}
 	return c.mount(ctx, e, rec, d)
 }

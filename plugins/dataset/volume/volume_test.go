@@ -327,7 +327,7 @@ func identified(t *testing.T, n *node) {
 	// the dataset is lost: a new, empty dataset would hide the loss
 	n.create(v)
 	must.NoError(t, n.engine("dir").Destroy(t.Context(), engine.VolumeName(v.namespace, v.id)))
-	n.refused("create", v, "is gone: bring it back, or delete the volume")
+	n.refused("create", v, "is missing: restore it, or delete the volume")
 	n.delete(v)
 
 	must.NoError(t, exec.Command(n.pool.Program, "destroy", foreign).Run())

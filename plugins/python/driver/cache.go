@@ -21,8 +21,8 @@ import (
 
 var cacheUsage = plugin.Usage{
 	Binary: "nomad-driver-python", Command: "cache", Arguments: "list | prune", Least: 1, Most: 1,
-	About: "Lists the environments of the node's cache, or removes those that no task uses. It works\n" +
-		"without an agent. Call it where the agent runs, in its container if it has one.",
+	About: "Lists the environments of the node's cache, or removes those that no task uses. The command\n" +
+		"works without an agent. Run it where the agent runs, in the agent's container if it has one.",
 }
 
 // cacheCommand runs the command "cache". It may run while agents use the cache: they share it in the same way.

@@ -79,12 +79,12 @@ func validate(c *Config) error {
 	}
 	for _, u := range append([]string{c.IndexURL}, c.ExtraIndexURLs...) {
 		if _, err := requirement.CheckURL(u); err != nil {
-			return fmt.Errorf("invalid index: %w", err)
+			return fmt.Errorf("invalid index_url or extra_index_urls: %w", err)
 		}
 	}
 	for _, f := range c.FindLinks {
 		if !filepath.IsAbs(f) && !requirement.IsURL(f) {
-			return fmt.Errorf("find_links has %q, which is neither an absolute directory nor a URL", f)
+			return fmt.Errorf("find_links has %q, neither an absolute directory nor a URL: begin it with / or https://", f)
 		}
 	}
 	return nil
@@ -99,9 +99,9 @@ func (t *TaskConfig) check() error {
 	case len(programs) > 1:
 		return fmt.Errorf("script, module and code are mutually exclusive: set one of them")
 	case len(t.Requirements) > 0 && t.Lock != "":
-		return fmt.Errorf("requirements and lock are mutually exclusive: a lock lists every package")
+		return fmt.Errorf("requirements and lock are mutually exclusive: set one of them (a lock lists every package)")
 	case len(t.Extras)+len(t.DepGroups) > 0 && t.Lock == "" && !t.isProject():
-		return fmt.Errorf("extras and dependency_groups need a project: name its pyproject.toml, or its uv.lock in lock")
+		return fmt.Errorf("extras and dependency_groups need a project: set requirements (pyproject.toml) or lock (uv.lock)")
 	}
 	return nil
 }
@@ -113,7 +113,7 @@ func builder(c *Config) (*syscall.Credential, error) {
 	case err != nil:
 		return nil, fmt.Errorf("build_user: %w", err)
 	case u == nil || u.UID == 0 || u.GID == 0:
-		return nil, fmt.Errorf("build_user is root or in group root: packages are not installed as root; name another user")
+		return nil, fmt.Errorf("build_user is root or in group root: packages are not installed as root; set another user")
 	}
 	return &syscall.Credential{Uid: u.UID, Gid: u.GID}, nil
 }
@@ -125,7 +125,7 @@ func (d *instance) refuseBuilder(u *task.User) error {
 		return nil
 	}
 	if u.UID == d.builder.Uid || u.GID == d.builder.Gid || slices.Contains(u.Groups, d.builder.Gid) {
-		return fmt.Errorf("user %d or group %d builds environments (build_user) and cannot run tasks", u.UID, d.builder.Gid)
+		return fmt.Errorf("user %d or group %d belongs to build_user: run the task as another user", u.UID, d.builder.Gid)
 	}
 	return nil
 }

@@ -98,7 +98,7 @@ func cacheDir(configured string) (string, error) {
 	}
 	dir, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("cache_dir is not set in the plugin's config, and has no default: %w", err)
+		return "", fmt.Errorf("found no default for cache_dir: %w; set cache_dir in the plugin's config", err)
 	}
 	return filepath.Join(dir, "outrider", "python"), nil
 }
@@ -139,7 +139,7 @@ func checkExec(dir string) error {
 		dir = filepath.Dir(dir)
 	}
 	if fs.Flags&unix.ST_NOEXEC != 0 {
-		return fmt.Errorf("cache_dir is on a mount with noexec, %s, where no environment can run: choose another", dir)
+		return fmt.Errorf("cache_dir is on a noexec mount (%s), where no environment can run: choose another cache_dir", dir)
 	}
 	return nil
 }

@@ -98,7 +98,7 @@ func TestInputs_AreInstalledOrRefused(t *testing.T) {
 		{name: "a pin for Windows without a marker", config: byFile, files: file("pywin32==306\n"), says: "pywin32"},
 		{name: "torch's index of CPU wheels", config: byFile, want: "torch-lite==2.0+cpu", names: true,
 			files: file("--extra-index-url " + ours + "\ntorch-lite==2.0+cpu\n")},
-		{name: "UTF-16", config: byFile, files: file("\xff\xfes\x00u\x00n\x00"), says: "local/r.txt:1: this is not UTF-8"},
+		{name: "UTF-16", config: byFile, files: file("\xff\xfes\x00u\x00n\x00"), says: "local/r.txt:1: the text is not UTF"},
 		{name: "a file from conda", config: byFile, files: file("numpy @ file:///home/conda/numpy\n"), says: "build a wheel"},
 		{name: "editable", config: byFile, files: file("-e .\n"), says: "local/r.txt:1: -e is an editable install"},
 
@@ -128,9 +128,9 @@ func TestInputs_AreInstalledOrRefused(t *testing.T) {
 			files: pyproject(`"test-tool"`, "[tool.uv]\noverride-dependencies = [\"sun-spots==1.0\"]\n")},
 		{name: "project with exclude-newer", config: byProject, says: "missing an upload date",
 			files: pyproject(`"sun-spots"`, "[tool.uv]\nexclude-newer = \"2020-01-01T00:00:00Z\"\n")},
-		{name: "sources of Poetry", config: byProject, says: "lock the project with uv, or name the index",
+		{name: "sources of Poetry", config: byProject, says: "lock the project with uv, or remove them",
 			files: pyproject(`"moon-phase"`, "[[tool.poetry.source]]\nname = \"ours\"\nurl = \""+ours+"\"\n")},
-		{name: "sources of PDM", config: byProject, says: "lock the project with uv, or name the index",
+		{name: "sources of PDM", config: byProject, says: "lock the project with uv, or remove them",
 			files: pyproject(`"moon-phase"`, "[[tool.pdm.source]]\nname = \"ours\"\nurl = \""+ours+"\"\n")},
 
 		{name: "uv.lock", config: byLock, files: pyproject(`"sun-spots"`, optional), want: "sun-spots==2.0"},

@@ -22,5 +22,5 @@ func TestFingerprint_IsUnhealthyOnANoexecMount(t *testing.T) {
 	defer func() { test.NoError(t, unix.Unmount(dir, 0)) }()
 	a := start(t, func(c *Config) { c.CacheDir = filepath.Join(dir, "not/yet") })
 	_, err := a.python.Fingerprint(t.Context())
-	test.ErrorContains(t, err, "cache_dir is on a mount with noexec, "+dir)
+	test.ErrorContains(t, err, "cache_dir is on a noexec mount ("+dir+")")
 }

@@ -74,7 +74,7 @@ func (d *instance) get(
 		r.Event("Environment: not in the cache, building it %s", name)
 		return build(ctx, dir, scratch)
 	}
-	spec.Waiting = func() { r.Event("Environment: waiting for another task that builds the same one") }
+	spec.Waiting = func() { r.Event("Environment: waiting for another task that builds the same environment") }
 	env, err := d.cache.Get(ctx, spec)
 	if err != nil {
 		return nil, err
@@ -103,7 +103,7 @@ func startError(ctx context.Context, err error, limit time.Duration) error {
 	temporary := errors.As(err, &failed) && failed.Temporary || full || errors.Is(err, context.DeadlineExceeded)
 	switch {
 	case full:
-		err = fmt.Errorf("the disk of the cache is full: free some space, or lower cache_max_size: %w", err)
+		err = fmt.Errorf("the cache's disk is full: free some space, or lower cache_max_size: %w", err)
 	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
 		err = fmt.Errorf("failed to build the environment within %s (build_timeout): %w", limit, err)
 	case failed != nil:

@@ -39,7 +39,7 @@ func newProgram(t *TaskConfig, files taskFiles) (program, error) {
 	}
 	path, info, err := files.find(t.Script)
 	if err != nil {
-		return program{}, fmt.Errorf("script %w", err)
+		return program{}, fmt.Errorf("failed to find script: %w", err)
 	}
 	p := program{args: []string{path}}
 	if info.Size() > requirement.MaxScript || !info.Mode().IsRegular() {

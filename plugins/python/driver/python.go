@@ -52,7 +52,7 @@ func (d *instance) choose(ctx context.Context, job, script, project string) (ins
 			continue
 		}
 		if !specifier.MatchString(w.versions) {
-			return install.Python{}, fmt.Errorf("%s: %.80q is not a version specifier: write versions such as "+
+			return install.Python{}, fmt.Errorf("%s: %.80q is not a version specifier: use for example "+
 				"\">=3.11,<3.14\", \"3.12\" or \"pypy3.9\"", w.source, w.versions)
 		}
 		request := w.versions
@@ -98,7 +98,7 @@ func versionsOf(pythons []install.Python) string {
 func (d *instance) install(
 	ctx context.Context, r request, cmd *task.Command, uv install.Installer, python install.Python,
 ) (install.Python, error) {
-	env, err := d.get(ctx, r, cmd, fmt.Sprintf("with %s: %s itself", uv, python), environment.Spec{
+	env, err := d.get(ctx, r, cmd, fmt.Sprintf("with %s: the interpreter %s", uv, python), environment.Spec{
 		Key: fmt.Sprintf("%s, installed by %s (format %d)", python.Key, uv, format),
 		Build: func(ctx context.Context, dir, scratch string) error {
 			return uv.InstallPython(ctx, install.Request{

@@ -62,7 +62,7 @@ func newSources(
 	for _, name := range directories {
 		path, _, err := files.find(name)
 		if err != nil {
-			return nil, fmt.Errorf("find_links %w", err)
+			return nil, fmt.Errorf("failed to find the directory in find_links: %w", err)
 		}
 		h := wheelhouse{name: name, path: path, files: files}
 		s.wheelhouses = append(s.wheelhouses, h)
@@ -151,7 +151,7 @@ func (h *wheelhouse) copy(ctx context.Context, root *os.Root, dir string, left *
 		}
 		*left -= size
 		if *left <= 0 {
-			return "", errors.New("the job's wheels are larger than an environment may be on this node (cache_max_size)")
+			return "", errors.New("the job's wheels are larger than this node's limit for an environment (cache_max_size)")
 		}
 		fmt.Fprintf(all, "%q %x\n", e.Name(), content.Sum(nil))
 	}

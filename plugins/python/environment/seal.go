@@ -117,7 +117,7 @@ func (s *sealing) link(path string, info fs.FileInfo) error {
 	}
 	toPython := filepath.Dir(path) == filepath.Join(s.dir, "bin") && interpreterName.MatchString(filepath.Base(path))
 	if !filepath.IsAbs(target) || !toPython {
-		return fmt.Errorf("%s is a link to %s, outside of the environment", s.rel(path), target)
+		return fmt.Errorf("%s is a link to %s, outside the environment", s.rel(path), target)
 	}
 	if err := os.Remove(path); err != nil {
 		return err

@@ -46,7 +46,7 @@ func (c *Config) open() (*store, error) {
 		path := s.path(d.name)
 		err := cmp.Or(ignoreExisting(os.Mkdir(path, d.mode)), os.Chmod(path, d.mode)) // regardless of the umask
 		if err != nil {
-			return nil, fmt.Errorf("failed to make the cache's directory: %w", err)
+			return nil, fmt.Errorf("failed to make the cache directory: %w", err)
 		}
 	}
 	return s, nil
@@ -124,7 +124,7 @@ func (s *store) tryLock(name string, kind lockKind) (*lock, error) {
 	at := int64(binary.BigEndian.Uint64(sum[:8]) >> 2)
 	f, err := os.OpenFile(s.path("lock"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("failed to open a lock: %w", err)
+		return nil, fmt.Errorf("failed to open the cache's lock file: %w", err)
 	}
 	l := &lock{file: f, at: at}
 	if err = l.set(int16(kind)); err == nil {
@@ -155,7 +155,7 @@ func (l *lock) set(kind int16) error {
 func (s *store) removeTree(paths ...string) {
 	for _, path := range paths {
 		if err := owndir.RemoveAll(path); err != nil {
-			s.log("failed to remove %s, Tidy will try again: %v", path, err)
+			s.log("failed to remove %s: %v; the plugin will try again", path, err)
 		}
 	}
 }

@@ -162,7 +162,7 @@ func (s *store) inUse(id string, used func()) (bool, error) {
 	for _, link := range ended {
 		used()
 		if err := os.Remove(link); err != nil {
-			return false, fmt.Errorf("failed to remove the link of an ended task: %w", err)
+			return false, fmt.Errorf("failed to remove an ended task's link to its environment: %w", err)
 		}
 	}
 	return len(running) > 0, err

@@ -47,7 +47,7 @@ func (b *build) explain(ctx context.Context, err error, tail plain.Tail) error {
 	case broken.MatchString(last):
 		return &Error{Words: "a download failed" + end, Temporary: true}
 	}
-	return &Error{Words: fmt.Sprintf("%s failed for %s, from wheels alone%s", b.with, b.Python, end)}
+	return &Error{Words: fmt.Sprintf("%s failed for %s, with only wheels allowed%s", b.with, b.Python, end)}
 }
 
 // lastWords returns the end of uv's output in one line, without passwords of URLs.

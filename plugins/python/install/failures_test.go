@@ -32,7 +32,7 @@ func TestInstall_ShowsTheInstallersLastLines(t *testing.T) {
 		{"a missing package", []string{"missing-thing"}, []string{"missing-thing"}, false},
 		{"a wheel for another interpreter", []string{"other-abi==1.0"},
 			[]string{"other", "for cpython " + system(t).Version}, false},
-		{"only sources", []string{"source"}, []string{"source", "from wheels alone"}, false},
+		{"only sources", []string{"source"}, []string{"source", "with only wheels allowed"}, false},
 		{"an invalid wheel", []string{"corrupt"}, []string{"corrupt"}, false},
 		{"a file that does not match the lock", []string{"app==1.0 --hash=sha256:" + zeros},
 			[]string{"hash", zeros}, true},
@@ -127,7 +127,7 @@ func TestInstall_StopsAnInstallerAboveMaxSize(t *testing.T) {
 		handler.ServeHTTP(w, r)
 	})}
 	r.MaxSize = 4 << 20
-	must.StrContains(t, fails(t, i, r, false).Words, "the packages take more than the 4 MiB")
+	must.StrContains(t, fails(t, i, r, false).Words, "the packages take more than 4 MiB")
 	p.nothingRuns(t)
 }
 

@@ -217,8 +217,8 @@ func (f *Finder) find(ctx context.Context) (Installer, error) {
 	}
 	file := identity(path)
 	if file == "" || !filepath.IsAbs(path) {
-		return Installer{}, fmt.Errorf("found no uv on the agent's PATH or at the path of the option uv, %q: install it "+
-			"(pip install uv)", f.uv)
+		return Installer{}, fmt.Errorf("found no uv (the option uv is %q; \"\" means the agent's PATH): install uv "+
+			"(pip install uv), or set its path", f.uv)
 	}
 	if f.found.Path == path && f.file == file {
 		return f.found, nil
@@ -236,7 +236,8 @@ func (f *Finder) find(ctx context.Context) (Installer, error) {
 	case len(words) < 2 || words[0] != "uv":
 		return Installer{}, fmt.Errorf("%s is not uv: it prints %.80q for --version", path, strings.TrimSpace(out))
 	case tooOld(words[1]):
-		return Installer{}, fmt.Errorf("%s is uv %s, which is older than %v: upgrade it", path, words[1], oldest)
+		return Installer{}, fmt.Errorf("%s is uv %s, but the oldest supported version is %d.%d.%d: upgrade uv", path,
+			words[1], oldest[0], oldest[1], oldest[2])
 	}
 	f.found, f.file = Installer{Path: path, Version: words[1]}, file
 	return f.found, nil

@@ -103,13 +103,13 @@ func TestInstall_RunsNoStartupFileOfAWheel(t *testing.T) {
 	test.Error(t, err, test.Sprintf("it ran as %s", text))
 }
 
-func TestInstall_RunsNoCodeOfASource(t *testing.T) {
+func TestInstall_RunsNoCodeOfASourceDistribution(t *testing.T) {
 	p := newPlace(t)
 	marker := filepath.Join(p.work(), "ran")
 	code := "open(" + quoted(marker) + ", 'w')"
 	must.NoError(t, wheel.Wheel{Name: "source", Version: "1.0"}.WriteSource(p.wheels, code))
 	e := fails(t, uv(t), p.request(t, "source"), false)
-	must.StrContains(t, e.Error(), "from wheels alone")
+	must.StrContains(t, e.Error(), "with only wheels allowed")
 	must.FileNotExists(t, marker)
 }
 
@@ -133,7 +133,7 @@ func TestInstall_BuildsNoDependencyByURL(t *testing.T) {
 			r := p.request(t, "innocent")
 			r.Sources = requirement.Sources{URL: wheeltest.Index(t, p.wheels).URL + "/simple"}
 			e := fails(t, i, r, false)
-			must.StrContains(t, e.Error(), "from wheels alone")
+			must.StrContains(t, e.Error(), "with only wheels allowed")
 			must.FileNotExists(t, marker)
 		})
 	}

@@ -261,7 +261,7 @@ func (b *build) uv(ctx context.Context, argv ...string) error {
 	watching.Wait()
 	switch {
 	case errors.Is(context.Cause(running), errTooLarge) || b.tooLarge(ctx):
-		return &Error{Words: fmt.Sprintf("the packages take more than the %d MiB that an environment may take on this node",
+		return &Error{Words: fmt.Sprintf("the packages take more than %d MiB, this node's limit (cache_max_size)",
 			b.MaxSize>>20)}
 	case err != nil:
 		return b.explain(ctx, err, tail)

@@ -45,7 +45,7 @@ var comment = regexp.MustCompile(`(^|[ \t]+)#.*$`)
 func (f *files) file(name string, constraint bool) error {
 	f.count++
 	if f.count > maxFiles {
-		return fmt.Errorf("more than %d files, or a file includes itself", maxFiles)
+		return fmt.Errorf("more than %d files are included, or a file includes itself", maxFiles)
 	}
 	content, err := f.read(name)
 	if err != nil {
@@ -112,7 +112,7 @@ func (f *files) option(file, text string, constraint bool) (err error) {
 	case "--requirement", "-r", "--constraint", "-c":
 		only := constraint || name == "--constraint" || name == "-c"
 		if value == "" || strings.Contains(value, ":/") {
-			return fmt.Errorf("%s needs a file: fetch a URL with an artifact block", name)
+			return fmt.Errorf("%s needs the name of a file: fetch a URL with an artifact block first", name)
 		}
 		return f.file(relative(file, value), only)
 	case "--index-url", "-i":
@@ -137,7 +137,7 @@ func (f *files) option(file, text string, constraint bool) (err error) {
 		return fmt.Errorf("%s is an editable install: %w", name, errWheel)
 	case "--trusted-host":
 		return errors.New("--trusted-host would disable the verification of certificates: " +
-			"have the node's operator install the certificate of your index's authority")
+			"ask the node's operator to install the certificate of your index's authority")
 	default:
 		return fmt.Errorf("%s is not an option that this driver supports in requirements files: remove it", name)
 	}
@@ -165,7 +165,7 @@ func checkText(text string) error {
 	odd := func(c rune) bool { return unicode.IsControl(c) && c != '\t' || c == '\u2028' || c == '\u2029' }
 	switch {
 	case !utf8.ValidString(text):
-		return errors.New("this is not UTF-8: save the file as UTF-8 text")
+		return errors.New("the text is not UTF-8: save the file as UTF-8")
 	case strings.ContainsFunc(text, odd):
 		return errors.New("the line has a control character: remove it")
 	case strings.Contains(text, "${"):
@@ -182,15 +182,15 @@ var (
 )
 
 // errWheel is the advice for requirements that a node cannot check or install.
-var errWheel = errors.New("build a wheel from a path or a repository, and name the wheel's directory in find_links, " +
-	"or its URL; write other requirements as \"NAME==VERSION ; MARKER\" or \"NAME @ https://….whl\"")
+var errWheel = errors.New("build a wheel from a path or a repository, and name the wheel's URL, or its directory in " +
+	"find_links; write other requirements as \"NAME==VERSION ; MARKER\" or \"NAME @ https://….whl\"")
 
 // checkRequirement refuses files, source trees and repositories, and reports whether a requirement names a URL. uv
 // checks the rest.
 func checkRequirement(text string) (names bool, err error) {
 	for _, o := range trailing.FindAllStringSubmatch(text, -1) {
 		if o[1] != "--hash" || !safeHash.MatchString(o[2]) {
-			return false, fmt.Errorf("%s after a requirement is not allowed, except for complete hashes: use sha256, sha384 or "+
+			return false, fmt.Errorf("%s is not allowed after a requirement: use only complete hashes of sha256, sha384 or "+
 				"sha512, as \"--hash=sha256:…\"", show(o[1]+" "+o[2]))
 		}
 	}
@@ -214,7 +214,7 @@ func checkRequirement(text string) (names bool, err error) {
 	case err != nil:
 		return false, fmt.Errorf("%s: %w: %w", show(text), err, errWheel)
 	case u.User != nil: // uv would record it in the environment (direct_url.json)
-		return false, fmt.Errorf("%s has a user or a password, which all users of the node could read: put it into "+
+		return false, fmt.Errorf("%s has a user or a password, which all users of the node could read: put them into "+
 			"secrets/.netrc", show(text))
 	case !IsWheel(u.Path):
 		return false, fmt.Errorf("%s is not the URL of a wheel: %w", show(text), errWheel)

@@ -79,7 +79,7 @@ func TestFile_NamesTheLineInErrors(t *testing.T) {
 		"--trusted-host host":                    "operator",
 		"--no-binary :all:":                      "not an option",
 		"-r https://host/r.txt":                  "artifact",
-		"-r":                                     "needs a file",
+		"-r":                                     "needs the name of a file",
 		"-r missing.txt":                         "file does not exist",
 		"-r self.txt":                            "includes itself",
 		"-i host/simple":                         "https://",

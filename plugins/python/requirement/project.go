@@ -81,13 +81,13 @@ func (p *pyproject) set(c Choice) (*Set, error) {
 	}
 	for _, dynamic := range []string{"dependencies", "optional-dependencies"} {
 		if slices.Contains(project.Dynamic, dynamic) {
-			return nil, fmt.Errorf("it has dynamic %s, which only a build of the project determines: "+
+			return nil, fmt.Errorf("the project has dynamic %s, which only a build of it determines: "+
 				"write them out, or lock them", dynamic)
 		}
 	}
 	if p.Tool.Poetry["source"] != nil || p.Tool.PDM["source"] != nil {
-		return nil, fmt.Errorf("it has sources of Poetry or PDM, which uv ignores: " +
-			"lock the project with uv, or name the index with index_url and remove them")
+		return nil, fmt.Errorf("the project has sources of Poetry or PDM, which uv ignores: " +
+			"lock the project with uv, or remove them and set index_url")
 	}
 	s := &Set{
 		RequiresPython: project.RequiresPython, Constraints: p.Tool.UV.Constraints, Overrides: p.Tool.UV.Overrides,
@@ -139,8 +139,8 @@ func checkSource(name string, source any) error {
 		table, _ := one.(map[string]any)
 		for key := range table {
 			if !slices.Contains([]string{"index", "url", "marker", "extra", "group"}, key) {
-				return fmt.Errorf("%s comes from a source tree (tool.uv.sources has its %s): build a wheel of it, and name its "+
-					"directory in find_links, or its URL", show(name), key)
+				return fmt.Errorf("%s comes from a source tree (%s in tool.uv.sources): build a wheel, and name the wheel's URL, "+
+					"or its directory in find_links", show(name), key)
 			}
 		}
 		if url, ok := table["url"]; ok {

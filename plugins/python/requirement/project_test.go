@@ -69,10 +69,10 @@ func TestProject_ErrorsNameFileAndReason(t *testing.T) {
 		head + "[dependency-groups]\nx = ['./y']":                      "not a requirement",
 		head + "[tool.uv]\noverride-dependencies = ['x @ file:///x']":  "build a wheel",
 		head + "[tool.uv.sources]\nx = {path = '/x', editable = true}": "source tree",
-		head + "[tool.uv.sources]\nx = {workspace = true}":             "its workspace",
-		head + "[tool.uv.sources]\nx = [{git = 'https://h/x'}]":        "its git",
+		head + "[tool.uv.sources]\nx = {workspace = true}":             "workspace in tool.uv.sources",
+		head + "[tool.uv.sources]\nx = [{git = 'https://h/x'}]":        "git in tool.uv.sources",
 		head + "[tool.uv.sources]\nx = {url = 'https://h/x.tar.gz'}":   "not the URL of a wheel",
-		head + "dependencies = 'x'":                                    "this is not TOML",
+		head + "dependencies = 'x'":                                    "not valid TOML",
 	} {
 		s, err := Choice{}.Project("p/pyproject.toml", in(map[string]string{"p/pyproject.toml": text}))
 		test.ErrorContains(t, err, "p/pyproject.toml", test.Sprintf("%s: %+v", text, s))

@@ -76,7 +76,7 @@ func List(lines []string) (*Set, error) {
 		at := fmt.Sprintf("requirement %d", i+1)
 		l = strings.TrimSpace(l)
 		if l == "" || l[0] == '-' {
-			return nil, fmt.Errorf("%s: %s is empty or an option: write a requirements file for options, or use "+
+			return nil, fmt.Errorf("%s: %s is empty or an option: use a requirements file for options, or "+
 				"the options of the task", at, show(l))
 		}
 		if err := f.line("", l, false); err != nil {
@@ -186,5 +186,5 @@ func decode(content []byte, into any) error {
 			why = strings.Join(at.Key(), ".") + ": " + what
 		}
 	}
-	return fmt.Errorf("line %d: this is not TOML, or has a value of another type: %s", line, why)
+	return fmt.Errorf("line %d: not valid TOML, or a value of the wrong type: %s", line, why)
 }

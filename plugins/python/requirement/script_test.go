@@ -60,16 +60,16 @@ func TestReadScript_ErrorsNameTheLine(t *testing.T) {
 	for name, test := range map[string]struct{ source, want string }{
 		"two blocks": {script + script, `line 18: second "# /// script" block, the first is on line 3`},
 		"invalid TOML": {head + "# # a comment\n# requires-python >=3.11\n# ///\n",
-			"line 5: this is not TOML"},
+			"line 5: not valid TOML"},
 		// the expression matches the longest block, so the first "# ///" is part of it, and invalid as TOML
 		"a line that looks like an end": {head + "# dependencies = [\"a\",\n# ///\n# \"b\"]\n# ///\n", "line 5:"},
 		"a key twice": {head + "# requires-python = \"3.11\"\n# requires-python = \"3.12\"\n# ///\n",
 			"line 5:"},
 		"a number for the version": {head + "#\n# requires-python = 3.11\n# ///\n",
-			"line 5: this is not TOML, or has a value of another type: requires-python: "},
+			"line 5: not valid TOML, or a value of the wrong type: requires-python: "},
 		"a table for the list": {head + "#\n# [dependencies]\n# requests = \"2\"\n# ///\n", "line 5: "},
 		"with Windows line endings": {strings.ReplaceAll(head+"#\n# requires-python = 3.11\n# ///\n", "\n", "\r\n"),
-			"line 5: this is not TOML, or has a value of another type: requires-python: "},
+			"line 5: not valid TOML, or a value of the wrong type: requires-python: "},
 		"values that are nested deeply": {head + "# a = " + strings.Repeat("[", 50000) + "\n# ///\n", "line "},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -88,7 +88,7 @@ func (s Sources) Options() ([]string, error) {
 		if filepath.IsAbs(source) {
 			u = &url.URL{Scheme: "file", Path: filepath.Clean(source)} // a URL can encode all characters of a path
 		} else if err != nil {
-			failed = append(failed, fmt.Errorf("invalid package index: %w", err))
+			failed = append(failed, fmt.Errorf("invalid package index or find_links: %w", err))
 			return
 		}
 		lines = append(lines, option+" "+strings.ReplaceAll(u.String(), "$", "%24")) // ${NAME} would be a variable
@@ -120,7 +120,7 @@ var urlText = regexp.MustCompile(`^[A-Za-z0-9._~:/?#\[\]@!$&'()*+,=%-]+$`)
 // CheckURL parses the URL of an index, a page or a package. Errors omit the URL, because it may have a password.
 func CheckURL(text string) (*url.URL, error) {
 	if !urlText.MatchString(text) {
-		return nil, errors.New("the URL is empty, or has invalid characters: encode them (%20)")
+		return nil, errors.New("the URL is empty, or has invalid characters: encode them (a space is %20)")
 	}
 	u, err := url.Parse(text)
 	if err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" {

@@ -48,8 +48,8 @@ func All() []plugin.Command {
 				"follows: immediately, whatever the state of the previous allocation. The orphan_timeout restarts.",
 		}.run},
 		{Name: "stop", Help: "end a run that no allocation follows", Run: act{
-			"stop", shim.Ending, "Ended", "Kills the processes of a run that no allocation follows. It waits until nobody\n" +
-				"has followed the run for 15 s, because its node may come back.",
+			"stop", shim.Ending, "Ended", "Kills the processes of a run that no allocation follows. The command waits until\n" +
+				"nobody has followed the run for 15 s, because the run's node may come back.",
 		}.run},
 		{Name: "check", Help: "check whether each endpoint can be used, and whether the agent's API answers", Run: check},
 	}
@@ -103,7 +103,7 @@ func open(u plugin.Usage, argv []string) (s *session, argument string, err error
 		s.endpoints = append(s.endpoints, &endpoint{Name: name, host: hosts[name]})
 	}
 	if len(hosts) == 0 {
-		return nil, "", fmt.Errorf("%s: no endpoint is configured", *path)
+		return nil, "", fmt.Errorf("%s: no endpoint is configured: add endpoint blocks", *path)
 	}
 	return s, strings.Join(args, ""), nil
 }
@@ -151,7 +151,7 @@ func (e *endpoint) look(ctx context.Context) (err error) {
 // check returns an error if an endpoint cannot be used.
 func check(ctx context.Context, argv []string) error {
 	s, _, err := open(plugin.Usage{
-		Command: "check", About: "Connects to each endpoint as the plugin does. Start it as the agent's user.",
+		Command: "check", About: "Connects to each endpoint as the plugin does. Run it as the agent's user.",
 	}, argv)
 	if err != nil {
 		return err
@@ -177,7 +177,7 @@ func check(ctx context.Context, argv []string) error {
 	if api == "" {
 		fmt.Println("the agent's API answers")
 	} else {
-		fmt.Printf("note: a task keeps running when its job is stopped: %s\n", api)
+		fmt.Printf("note: the agent's API can't be used, so a task keeps running when its job is stopped: %s\n", api)
 	}
 	return problems
 }
@@ -194,7 +194,7 @@ type run struct {
 
 func list(ctx context.Context, argv []string) error {
 	s, _, err := open(plugin.Usage{
-		Command: "list", About: "Shows the hosts' records of the runs of tasks. It changes nothing.",
+		Command: "list", About: "Shows the runs of tasks that the hosts have recorded. It changes nothing.",
 	}, argv)
 	if err != nil {
 		return err
@@ -258,7 +258,7 @@ type act struct {
 func (a act) run(ctx context.Context, argv []string) error {
 	s, argument, err := open(plugin.Usage{
 		Command: a.command, Arguments: "RUN",
-		About: a.about + "\nRUN is as list shows it, or the beginning of its task's id.",
+		About: a.about + "\nRUN is a run's name as \"list\" shows it, or the beginning of its id.",
 	}, argv)
 	if err != nil {
 		return err
@@ -326,6 +326,6 @@ func (s *session) find(argument string) (at *endpoint, found run, err error) {
 	case 1:
 		return at, found, nil
 	}
-	return nil, run{}, fmt.Errorf("%q matches several runs, select one by its id: %s", argument,
+	return nil, run{}, fmt.Errorf("%q matches several runs: use the id of one of %s", argument,
 		strings.Join(all, ", "))
 }

@@ -154,7 +154,7 @@ func TestEndpoint_UnreachableIsReportedInOneLine(t *testing.T) {
 
 	b.write("http://127.0.0.1:1", b.endpoint("again", b.server.Port), b.endpoint("box", b.server.Port))
 	test.StrContains(t, b.does("stop", node.ID).err,
-		fmt.Sprintf("select one by its id: %s on \"again\", %[1]s on \"box\"", node.ID))
+		fmt.Sprintf("use the id of one of %s on \"again\", %[1]s on \"box\"", node.ID))
 	must.NoError(t, node.DestroyTask(node.ID, true))
 }
 
@@ -165,7 +165,7 @@ func TestCheck_ReportsTheHost(t *testing.T) {
 	test.Eq(t, 0, r.code, test.Sprint("the driver is healthy without an API, too"))
 	test.StrContains(t, r.out, `endpoint "box" can be used: arch `)
 	test.StrContains(t, r.out, fmt.Sprintf("root %t, dir %s, runs: 0\n", os.Geteuid() == 0, b.dir))
-	test.StrContains(t, r.out, "note: a task keeps running when its job is stopped: failed to query the API at http://127.0.0.1:1: ")
+	test.StrContains(t, r.out, "note: the agent's API can't be used, so a task keeps running when its job is stopped: failed to query the API at http://127.0.0.1:1: ")
 
 	agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "job not found", http.StatusNotFound)
@@ -211,7 +211,7 @@ func TestConfig_ReportsAMistakeInOneSentence(t *testing.T) {
 		},
 		"no HCL":         {files: map[string]string{"a.hcl": "plugin {"}, want: "DIR/a.hcl: "},
 		"no such option": {files: map[string]string{"a.hcl": block("x = 1")}, want: `"x"`},
-		"a wrong value":  {files: map[string]string{"a.hcl": block(`endpoint "box" {}`)}, want: `endpoint "box": it has no ssh block`},
+		"a wrong value":  {files: map[string]string{"a.hcl": block(`endpoint "box" {}`)}, want: `endpoint "box" has no ssh block`},
 		"no endpoint":    {files: map[string]string{"a.hcl": block("")}, want: "no endpoint is configured"},
 		"too many words": {args: []string{"x"}, want: "usage: list [-config PATH] [-json]"},
 		"no such flag":   {args: []string{"-x"}, want: "flag provided but not defined: -x: usage: list"},

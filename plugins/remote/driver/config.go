@@ -64,10 +64,10 @@ func (c *Config) Validate() error {
 			p.Addf("endpoint %q: use letters, digits, - and _ in the name", name)
 		}
 		if e.Dir != "" && !filepath.IsAbs(e.Dir) {
-			p.Addf("endpoint %q: dir %q is not absolute", name, e.Dir)
+			p.Addf("endpoint %q: dir %q is not absolute: begin it with /", name, e.Dir)
 		}
 		if e.SSH == nil {
-			p.Addf("endpoint %q: it has no ssh block: add one with the host and the login", name)
+			p.Addf("endpoint %q has no ssh block: add one with the host and the user", name)
 			continue
 		}
 		if err := e.SSH.Check(); err != nil {
@@ -76,7 +76,7 @@ func (c *Config) Validate() error {
 	}
 	for arch, path := range c.Programs {
 		if !filepath.IsAbs(path) {
-			p.Addf("programs: the path of %s, %q, is not absolute", arch, path)
+			p.Addf("programs: the path of %s, %q, is not absolute: begin it with /", arch, path)
 		}
 	}
 	return p.OrNil()

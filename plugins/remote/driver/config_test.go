@@ -27,7 +27,7 @@ func TestConfig_ReportsAMistakeInOneSentence(t *testing.T) {
 	}{
 		"none at all":        {},
 		"a good one":         {endpoints: map[string]Endpoint{"gpu1": {SSH: &good}}},
-		"no ssh block":       {endpoints: map[string]Endpoint{"gpu1": {}}, why: `endpoint "gpu1": it has no ssh block`},
+		"no ssh block":       {endpoints: map[string]Endpoint{"gpu1": {}}, why: `endpoint "gpu1" has no ssh block`},
 		"a bad name":         {endpoints: map[string]Endpoint{"gpu.1": {SSH: &good}}, why: `"gpu.1": use letters`},
 		"a relative dir":     {endpoints: map[string]Endpoint{"a": {SSH: &good, Dir: "x"}}, why: `dir "x" is not absolute`},
 		"a relative program": {programs: map[string]string{"arm64": "x"}, why: `the path of arm64, "x", is not absolute`},

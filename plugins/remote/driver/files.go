@@ -70,7 +70,7 @@ const clockTick = 10 * time.Millisecond
 // refresh copies changed files. It reports a failure only as an event: a signal or a script may not need the files.
 func (t *remoteTask) refresh(ctx context.Context, link *host.Link) {
 	if err := t.copyFiles(ctx, link, "."); err != nil {
-		t.event("The task's files are out of date: %v", err)
+		t.event("The task's files on the host are out of date: %v", err)
 	}
 }
 

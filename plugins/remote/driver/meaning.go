@@ -110,7 +110,7 @@ func (n nomad) ask(ctx context.Context, s *saved, allocID string) meaning {
 		j, err = n.job(ctx, of.Namespace, of.Job)
 	}
 	if err != nil {
-		return meaning{true, "failed to find out why Nomad ends it here: " + err.Error()}
+		return meaning{true, "failed to find out why Nomad ends the task on this node: " + err.Error()}
 	}
 	return meaningOf(a, j, s)
 }
@@ -131,7 +131,7 @@ func meaningOf(a *allocation, j *job, s *saved) meaning {
 		}
 		return meaning{release: true, reason: "Nomad has given up on this node"}
 	case strings.Contains(a.DesiredDescription, "reconnect"):
-		return meaning{release: true, reason: "another allocation has replaced it"}
+		return meaning{release: true, reason: "another allocation has replaced this one"}
 	case a.DesiredStatus == structs.AllocDesiredStatusEvict:
 		return meaning{release: false, reason: "the allocation was preempted"}
 	case a.DesiredStatus != structs.AllocDesiredStatusStop:

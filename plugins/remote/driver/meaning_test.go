@@ -59,7 +59,7 @@ func TestMeaning_DistinguishesWhyNomadEndsATask(t *testing.T) {
 		},
 		"a replacement wins at a reconnect": {
 			alloc:   `{"DesiredStatus": "stop", "DesiredDescription": "alloc not needed due to disconnected client reconnect"}`,
-			release: true, reason: "has replaced it",
+			release: true, reason: "has replaced this one",
 		},
 		"an allocation that was collected": {alloc: "none", release: true, reason: "no longer has the allocation"},
 		"no rights":                        {alloc: "403", release: true, reason: "failed to find out why"},

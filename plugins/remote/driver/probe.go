@@ -27,7 +27,7 @@ const probeTime = 5 * time.Second
 func (e *engine) Probe(ctx context.Context) (core.Node, error) {
 	node := core.Node{Attributes: map[string]*structs.Attribute{}}
 	if len(e.hosts) == 0 {
-		node.Missing = append(node.Missing, "no endpoint is configured")
+		node.Missing = append(node.Missing, "no endpoint is configured: add endpoint blocks")
 	}
 	var all sync.WaitGroup
 	var mu sync.Mutex // guards node

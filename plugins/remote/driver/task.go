@@ -233,7 +233,7 @@ func (f *following) doubt(link *host.Link, begun time.Time, err error) *task.Exi
 		f.doubts = time.Now()
 	}
 	if time.Since(f.doubts) > doubtTime {
-		return lost("the host fails to recover the task: " + plain.Line(err.Error(), maxMessage))
+		return lost("the host has failed to recover the task: " + plain.Line(err.Error(), maxMessage))
 	}
 	select {
 	case <-time.After(againTime):

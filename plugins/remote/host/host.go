@@ -146,7 +146,7 @@ func (h *Host) set(link *Link, problem error) {
 // connect makes one attempt.
 func (h *Host) connect() (*Link, error) {
 	ctx, cancel := context.WithCancelCause(h.ctx) // also ends the connection later
-	limit := time.AfterFunc(attemptTime, func() { cancel(fmt.Errorf("the attempt took more than %v", attemptTime)) })
+	limit := time.AfterFunc(attemptTime, func() { cancel(fmt.Errorf("connecting took more than %v", attemptTime)) })
 	defer limit.Stop()
 	link, err := newLink(ctx, h.config)
 	if err != nil {

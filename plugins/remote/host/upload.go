@@ -51,7 +51,7 @@ printf '%s\n' "host $arch $home"
 IFS= read -r size && IFS= read -r sha256 && IFS= read -r role && IFS= read -r options || exit
 dir=$home/bin name=nomad-driver-remote-$(printf %.16s "$sha256")
 
-refuse() { fail "the directory $dir can't be made on the host: set dir to one that the user can make ($1)"; }
+refuse() { fail "the directory $dir can't be made on the host: set dir to a directory that the user can make ($1)"; }
 unsafe() { fail "other users of the host can change $p, so $dir is not safe: set dir to a directory that only the user \
 can change"; }
 e=$(mkdir -p "$dir" 2>&1) || refuse "$e"
@@ -75,7 +75,7 @@ if [ -f "$name" ] && [ ! -L "$name" ] && [ -x "$name" ] && sized "$name"; then
 	touch "$name" 2>/dev/null
 	echo there
 else
-	command -v sha256sum >/dev/null 2>&1 || fail "the host has no sha256sum"
+	command -v sha256sum >/dev/null 2>&1 || fail "the host has no sha256sum: install coreutils"
 	t=$name.tmp-$$
 	trap 'exit 1' HUP INT TERM PIPE; trap 'rm -f "$t"' EXIT
 	full() { fail "the program can't be written to $bin on the host ($1)"; }
@@ -86,7 +86,7 @@ else
 	find . -name 'nomad-driver-remote-*.tmp-*' -mmin +60 -exec rm -f {} \; 2>/dev/null
 	e=$({ head -c "$size" >"$t"; } 2>&1) || full "$e"
 	sized "$t" && s=$(sha256sum <"$t") && [ "${s%% *}" = "$sha256" ] ||
-		fail "the copy of the program in $bin has $(wc -c <"$t") bytes of $size, or other content"
+		fail "the copy of the program in $bin is damaged: it has $(wc -c <"$t") of $size bytes, or wrong content"
 	e=$({ sync "$t" 2>/dev/null || :; } && mv -f "$t" "$name" 2>&1) || full "$e"
 	sync . 2>/dev/null
 	find . -name 'nomad-driver-remote-*' ! -name "$name" -mtime +30 -exec rm -f {} \; 2>/dev/null

@@ -131,7 +131,7 @@ func TestProgram_IsCopiedToAHostWithFewTools(t *testing.T) {
 	head := []byte("#!/bin/sh\nexec /usr/bin/head -c 4096\n")
 	must.NoError(t, os.WriteFile(filepath.Join(tools, "head"), head, 0o755))
 	_, _, err = start(t.Context(), c, dir+"2", here(local(t, 10<<20)))
-	must.ErrorContains(t, err, "the copy of the program in "+dir+"2/bin has 4096 bytes of ")
+	must.ErrorContains(t, err, "the copy of the program in "+dir+"2/bin is damaged: it has 4096 of ")
 	must.SliceEmpty(t, files(t, dir+"2/bin"))
 
 	must.NoError(t, os.Remove(filepath.Join(tools, "sha256sum")))
@@ -165,7 +165,7 @@ func TestProgram_ReportsAMistakeInOneSentence(t *testing.T) {
 			"the host runs no programs from " + noexec + "/bin, which may be mounted noexec: set dir to another directory ("},
 		{small, "can't be written to " + small + "/bin on the host (head: "},
 		{full, "can't be written to " + full + "/bin on the host (head: "},
-		{readOnly, "the directory " + readOnly + "/bin can't be made on the host: set dir to one that the user can make ("},
+		{readOnly, "the directory " + readOnly + "/bin can't be made on the host: set dir to a directory that the user can"},
 		{file, "the directory " + file + "/bin can't be made on the host: "},
 	} {
 		_, _, err := start(t.Context(), server, c.dir, programs)

@@ -48,9 +48,9 @@ func (c Config) way() *Config {
 func (c Config) Check() error {
 	switch {
 	case (c.KeyFile == "") == (c.AgentSocket == ""):
-		return errors.New("set key_file or agent_socket, and not both: the key to log in with")
+		return errors.New("set either key_file or agent_socket, for the key to log in with")
 	case len(c.HostKeys) == 0:
-		return errors.New("set host_keys: the keys of the host")
+		return errors.New("set host_keys to the public keys of the host (see ssh-keyscan)")
 	case !hostName.MatchString(c.Host):
 		return fmt.Errorf("host %q is neither a name nor an address: use only letters, digits, '.', '_', '-' and ':'", c.Host)
 	case !userName.MatchString(c.User):
@@ -58,12 +58,12 @@ func (c Config) Check() error {
 	}
 	for _, path := range []string{c.KeyFile, c.AgentSocket} {
 		if path != "" && !safePath.MatchString(path) {
-			return fmt.Errorf("%q is not an absolute path of letters, digits, and the characters / . _ - + @ : ,", path)
+			return fmt.Errorf("the path %q is not absolute, or has characters other than letters, digits and /._-+@:,", path)
 		}
 	}
 	for _, key := range c.HostKeys {
 		if !publicKey.MatchString(key) {
-			return fmt.Errorf("%q in host_keys is not a public key: write \"ssh-ed25519 AAAA…\"", key)
+			return fmt.Errorf("%q in host_keys is not a public key: use the form \"ssh-ed25519 AAAA…\"", key)
 		}
 	}
 	way := c.way()
@@ -127,7 +127,7 @@ func (c Config) command(program, hostKeys string, hop int) ([]string, error) {
 	}
 	jump, err := way.command(program, hostKeys, hop+1)
 	if err != nil {
-		return nil, fmt.Errorf("the jump host: %w", err)
+		return nil, fmt.Errorf("failed to use the jump host: %w", err)
 	}
 	jump = append(jump, "-W", c.address(), "--", way.Host)
 	return append(words, "-o", "ProxyCommand="+quote(jump)), nil
@@ -174,7 +174,7 @@ func (c Config) hostKeys() (*os.File, error) {
 func checkKey(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
-		return fmt.Errorf("failed to check the key: %w", err)
+		return fmt.Errorf("failed to check key_file: %w", err)
 	}
 	mode, owner := info.Mode(), info.Sys().(*syscall.Stat_t).Uid
 	switch {

@@ -20,7 +20,7 @@ func TestCheck_ReportsAMistakeInOneSentence(t *testing.T) {
 	const (
 		noHost = "is neither a name nor an address"
 		noUser = "is not the name of a user"
-		noPath = "is not an absolute path of"
+		noPath = "is not absolute, or has characters other than"
 	)
 	for name, c := range map[string]struct {
 		edit func(*Config)
@@ -33,11 +33,11 @@ func TestCheck_ReportsAMistakeInOneSentence(t *testing.T) {
 		"correct jump":    {func(c *Config) { c.Jump = &Hop{Host: "way", User: "u", HostKeys: []string{key}} }, ""},
 
 		"no host":     {host(""), noHost},
-		"no key":      {func(c *Config) { c.KeyFile = "" }, "set key_file or agent_socket, and not both"},
-		"two keys":    {func(c *Config) { c.AgentSocket = "/agent" }, "set key_file or agent_socket, and not both"},
-		"no host key": {func(c *Config) { c.HostKeys = nil }, "set host_keys: the keys of the host"},
+		"no key":      {func(c *Config) { c.KeyFile = "" }, "set either key_file or agent_socket"},
+		"two keys":    {func(c *Config) { c.AgentSocket = "/agent" }, "set either key_file or agent_socket"},
+		"no host key": {func(c *Config) { c.HostKeys = nil }, "set host_keys to the public keys of the host"},
 		"bad host key": {func(c *Config) { c.HostKeys = []string{"key"} },
-			`"key" in host_keys is not a public key: write "ssh-ed25519 AAAA…"`},
+			`"key" in host_keys is not a public key: use the form "ssh-ed25519 AAAA…"`},
 		"two lines in a host key": {func(c *Config) { c.HostKeys = []string{key + "\n* " + key} },
 			" in host_keys is not a public key"},
 		"relative key":    {func(c *Config) { c.KeyFile = "key" }, `"key" ` + noPath},

@@ -195,13 +195,13 @@ func (c Config) explain(text string) error {
 			way, c.address())
 	}
 	if ofJump {
-		return fmt.Errorf("the jump host: %w", way.explain(said))
+		return fmt.Errorf("failed to use the jump host: %w", way.explain(said))
 	}
 	has := func(part string) bool { return strings.Contains(text, part) }
 	switch {
 	case has("Host key verification failed"):
-		return fmt.Errorf("the host key of %s is not in host_keys (it is %s): the host was reinstalled, or this is "+
-			"another host", c.address(), cmp.Or(fingerprint.FindString(text), "unknown"))
+		return fmt.Errorf("the host key of %s is not in host_keys (it is %s): add it if the host was reinstalled; "+
+			"otherwise this may be another host", c.address(), cmp.Or(fingerprint.FindString(text), "unknown"))
 	case has("Permission denied"), has("Too many authentication failures"):
 		return fmt.Errorf("the SSH server at %s refuses user %s with %s: the user does not exist, or its authorized_keys "+
 			"lacks the key, or the key has a passphrase", c.address(), c.User,

@@ -50,7 +50,7 @@ func TestLogin_ReportsAMistakeInOneSentence(t *testing.T) {
 	}
 	address := regexp.QuoteMeta(server.Address())
 	changed := `^the host key of \S+ is not in host_keys \(it is ` + regexp.QuoteMeta(sum) +
-		`\): the host was reinstalled, or this is another host$`
+		`\): add it if the host was reinstalled; otherwise this may be another host$`
 	refused := `^the SSH server at ` + address + ` refuses user \S+ with %s: the user does not exist, or its authorized_keys ` +
 		`lacks the key, or the key has a passphrase$`
 	_, rsa := newKey(t, "-t", "rsa")
@@ -64,7 +64,7 @@ func TestLogin_ReportsAMistakeInOneSentence(t *testing.T) {
 
 		"wrong user":   {func(c *Config) { c.User = "nobody9" }, refused, `/\S+`},
 		"wrong key":    {key(otherFile), refused, regexp.QuoteMeta(otherFile)},
-		"key missing":  {key("/no/key"), `^failed to check the key: stat /no/key: `, ""},
+		"key missing":  {key("/no/key"), `^failed to check key_file: stat /no/key: `, ""},
 		"key open":     {key(file(string(content), 0o640, 0)), `other users \(mode 0640\): chmod 600 it$`, ""},
 		"key foreign":  {key(file(string(content), 0o600, 4711)), `belongs to user id 4711: it must belong`, ""},
 		"key is a dir": {key("/etc"), `^the key /etc is not a regular file$`, ""},
@@ -78,9 +78,9 @@ func TestLogin_ReportsAMistakeInOneSentence(t *testing.T) {
 		"no such name": {func(c *Config) { c.Host = "no-such-host.invalid" },
 			`^failed to connect to \S+@no-such-host.invalid:\d+: ssh: Could not resolve hostname `, ""},
 
-		"jump host: nothing listens": {jump(func(_ *Config, j *Hop) { j.Port = free.Addr().(*net.TCPAddr).Port }), `^the jump host: failed to connect to `, ""},
-		"jump host: host key":        {jump(func(_ *Config, j *Hop) { j.HostKeys = []string{other} }), `^the jump host: the host key of \S+ is not in host_keys \(it is SHA256:`, ""},
-		"jump host: key":             {jump(func(c *Config, _ *Hop) { c.KeyFile = otherFile }), `^the jump host: the SSH server at \S+ refuses `, ""},
+		"jump host: nothing listens": {jump(func(_ *Config, j *Hop) { j.Port = free.Addr().(*net.TCPAddr).Port }), `^failed to use the jump host: failed to connect to `, ""},
+		"jump host: host key":        {jump(func(_ *Config, j *Hop) { j.HostKeys = []string{other} }), `^failed to use the jump host: the host key of \S+ is not in host_keys \(it is SHA256:`, ""},
+		"jump host: key":             {jump(func(c *Config, _ *Hop) { c.KeyFile = otherFile }), `^failed to use the jump host: the SSH server at \S+ refuses `, ""},
 		"jump host: no forwarding": {func(c *Config) { c.Jump = jumpOf(t, forwardsNothing, server) },
 			`^the jump host \S+ failed to connect to ` + address + `, or does not allow it \(AllowTcpForwarding\)$`, ""},
 		"behind the jump host: host key": {func(c *Config) {

@@ -119,7 +119,7 @@ func report(w io.Writer, path string, c config.Config) error {
 		switch {
 		case len(byType[kind]) > 0:
 		case slices.ContainsFunc(assigned, func(a match.Assigned) bool { return slices.Contains(a.Also, kind) }):
-			fmt.Fprintln(w, "  nothing: its devices belong to another block")
+			fmt.Fprintln(w, "  no device: all that match belong to another block")
 		default:
 			fmt.Fprintln(w, "  no matching device is plugged in")
 			if near := nearly(c.Devices[kind].Match, assigned); near != "" {
@@ -162,7 +162,7 @@ func showAssigned(w io.Writer, a match.Assigned) {
 // notesOf returns notes about parts of a valid configuration that may be unintended.
 func notesOf(p *config.Plan) (all []string) {
 	if len(p.Blocks) == 0 {
-		all = append(all, "nothing is published: add device blocks (see \"list\"), or match_all = true")
+		all = append(all, "nothing is published: add device blocks (see \"nomad-device-usb list\"), or match_all = true")
 	}
 	if !p.Enabled {
 		all = append(all, "nothing is published: enabled is false")

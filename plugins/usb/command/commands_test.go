@@ -205,7 +205,7 @@ device "a"
     Silicon Labs CP2102, /dev/ttyUSB0
 
 device "b"
-  nothing: its devices belong to another block
+  no device: all that match belong to another block
 
 device "c"
   no matching device is plugged in
@@ -316,8 +316,8 @@ func TestCheck_ReadsDirectory(t *testing.T) {
 func TestCheck_ReadsJSON(t *testing.T) {
 	m := newMachine(t)
 	for config, want := range map[string]string{
-		`{"config": [{"device": {"a": {"id": "10c4:ea60"}, "b": {"id": "1546:*"}}}]}`:     "\ndevice \"b\"\n  nothing",
-		`{"config": [{"device": [{"a": {"id": "10c4:ea60"}}, {"b": {"id": "1546:*"}}]}]}`: "\ndevice \"b\"\n  nothing",
+		`{"config": [{"device": {"a": {"id": "10c4:ea60"}, "b": {"id": "1546:*"}}}]}`:     "\ndevice \"b\"\n  no matching",
+		`{"config": [{"device": [{"a": {"id": "10c4:ea60"}}, {"b": {"id": "1546:*"}}]}]}`: "\ndevice \"b\"\n  no matching",
 		`{"config": [{}]}`: "nothing is published",
 		`{}`:               "nothing is published",
 	} {

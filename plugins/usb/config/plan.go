@@ -84,7 +84,7 @@ func (b Block) knownAs() (sysfs.ID, error) {
 		return id, fmt.Errorf("known_as %w", err)
 	}
 	if !b.Allows(id) {
-		return id, fmt.Errorf("known_as %q does not match id: use the id that the device has when it is plugged in",
+		return id, fmt.Errorf("known_as %q does not match id: use the device's id at plug-in, and list it in id, too",
 			b.KnownAs)
 	}
 	return id, nil
@@ -184,5 +184,5 @@ func lookupID(what, name string) (int, error) {
 	if g, err := user.LookupGroup(name); what == "group" && err == nil {
 		return strconv.Atoi(g.Gid)
 	}
-	return 0, fmt.Errorf("%s %q is not known on this host: use an existing name, or a number", what, name)
+	return 0, fmt.Errorf("%s %q does not exist on this host: use an existing name, or a number", what, name)
 }

@@ -37,7 +37,7 @@ func OpenTree(root string) (tree fs.FS, done func(), err error) {
 	tree = r.FS()
 	entries, err := fs.ReadDir(tree, ".")
 	if err == nil && len(entries) > 0 && !simulation.Is(tree) {
-		err = fmt.Errorf("root: %s is not a simulation: remove root to use this machine's devices", root)
+		err = fmt.Errorf("root: %s is not a simulation: remove the option root to use this machine's devices", root)
 	}
 	if err != nil {
 		r.Close()

@@ -33,15 +33,15 @@ func (c Config) Validate() error {
 		b := c.Devices[label]
 		switch {
 		case !typeName.MatchString(label):
-			wrong.Addf("device %q: jobs request this name, and it is part of a path: use letters, digits, "+
-				"\"-\", \"_\" and \".\"", label)
+			wrong.Addf("device %q: jobs request devices by this name: use letters, digits, "+
+				"\"-\", \"_\" and \".\", with a letter or digit first", label)
 			continue
 		case c.MatchAll && label == match.AnyType:
-			wrong.Addf("device %q: match_all publishes devices of this type: use another name", label)
+			wrong.Addf("device %q: match_all publishes its devices under this name: use another name", label)
 		}
 		variable := VariableName(label)
 		if other, taken := variables[variable]; taken {
-			wrong.Addf("device %q: its variables in a task would have the same names, %s…, as for device %q: use another name",
+			wrong.Addf("device %q: its variables in a task, %s…, would have the same names as for device %q: use another name",
 				label, variable, other)
 		}
 		variables[variable] = label
@@ -91,7 +91,7 @@ func (c Config) validateRoot() error {
 	done()
 	if c.ShadowDir == defaults.ShadowDir {
 		return fmt.Errorf("root %q is a simulation, whose nodes can't be in %s, "+
-			"the directory for this machine's devices: remove root, or also set shadow_dir", c.Root, c.ShadowDir)
+			"the directory for this machine's devices: remove the option root, or also set shadow_dir", c.Root, c.ShadowDir)
 	}
 	return nil
 }
@@ -119,9 +119,9 @@ func (b Block) Validate() error {
 		kind := strings.TrimSuffix(written, "?")
 		switch {
 		case !slices.Contains(sysfs.Kinds, sysfs.Kind(kind)):
-			wrong.Addf("nodes %q is not known: use one of %q", written, sysfs.Kinds)
+			wrong.Addf("nodes has %q, which is not a kind of nodes: use one of %q", written, sysfs.Kinds)
 		case listed[kind]:
-			wrong.Addf("nodes has %q twice", kind)
+			wrong.Addf("nodes has %q twice: list it once", kind)
 		}
 		listed[kind] = true
 	}
@@ -204,7 +204,7 @@ func checkPath(option, path, example string) error {
 	case !filepath.IsAbs(path):
 		return fmt.Errorf("%s %q is not absolute: begin it with /, such as %q", option, path, example)
 	case path != filepath.Clean(path):
-		return fmt.Errorf("%s %q is not in its shortest form: write %q", option, path, filepath.Clean(path))
+		return fmt.Errorf("%s %q is not in its shortest form: use %q", option, path, filepath.Clean(path))
 	}
 	return nil
 }

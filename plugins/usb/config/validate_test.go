@@ -24,45 +24,45 @@ func decode(t *testing.T, text string) (Config, error) {
 }
 
 func TestConfig_ReportsAMistakeInOneSentence(t *testing.T) {
-	const unknownKind = ` is not known: use one of ["usb" "tty" "hidraw" "input" "video" "media" "sound" "printer" ` +
-		`"storage" "sg" "bsg" "other"]`
+	const unknownKind = `, which is not a kind of nodes: use one of ["usb" "tty" "hidraw" "input" "video" "media" ` +
+		`"sound" "printer" "storage" "sg" "bsg" "other"]`
 	const kernelsName = `or list "other" in nodes and use the kernel's name`
 	const exclusive = `: neither can be inside the other: use different paths`
 	for name, c := range map[string]struct{ config, want string }{
 		"hex without quotes": {`device "zwave" { id = 0x0658 }`, `device "zwave": id 1624 is a number: put it in ` +
 			`quotes, or 0x0658 becomes 1624`},
 		"hex read as decimal": {`device "zwave" { id = "1624" }`, `device "zwave": id "1624" is not vendor and product ` +
-			`as lsusb writes them, four hex digits each: write it like "10c4:ea60" or "10c4:*"`},
+			`as lsusb writes them, four hex digits each: use for example "10c4:ea60" or "10c4:*"`},
 		"no matcher": {`device "zwave" {}`, `device "zwave": no option selects devices: set id, ` +
 			`serial, class, port, driver or udev`},
 		"an empty exclude": {`exclude "mice" {}`, `exclude "mice": no option selects devices: set id, ` +
 			`serial, class, port, driver or udev`},
 		"an option misspelt": {`device "zwave" { serail = "1" }`, `device "zwave": Invalid label: No argument or block ` +
 			`type is named "serail". Did you mean "serial"?`},
-		"udev, empty": {zigbee(`udev { ID_MODEL = "" }`), `device "x": udev: ID_MODEL "" is empty and fits ` +
+		"udev, empty": {zigbee(`udev { ID_MODEL = "" }`), `device "x": udev: ID_MODEL "" is empty and matches ` +
 			`nothing: leave it out`},
 		"udev, no property": {zigbee(`udev = { "ID MODEL" = "x" }`), `device "x": udev has "ID MODEL", which is not a ` +
-			`property: write it as "udevadm info" does, such as ID_MODEL`},
+			`property: use a name that "udevadm info" shows, such as ID_MODEL`},
 		"known_as": {zigbee(`known_as = "1a86"`), `device "x": known_as "1a86" is not vendor and product as ` +
-			`lsusb writes them: write it like "10c4:ea60"`},
+			`lsusb writes them: use for example "10c4:ea60"`},
 		"known_as of another device": {zigbee(`known_as = "10c4:ea60"`), `device "x": known_as "10c4:ea60" does not match ` +
-			`id: use the id that the device has when it is plugged in`},
+			`id: use the device's id at plug-in, and list it in id, too`},
 		"mode": {zigbee(`mode = "rw"`), `device "x": mode "rw" is not a file mode: use four octal digits ` +
 			`in quotes, such as "0660"`},
 		"mode without quotes": {zigbee(`mode = 0660`), `device "x": mode "432" is not a file mode: use four octal ` +
 			`digits in quotes, such as "0660"`},
 		"mode with setuid": {zigbee(`mode = "4755"`), `device "x": mode "4755" is not a file mode: use four octal ` +
 			`digits in quotes, such as "0660"`},
-		"user": {zigbee(`user = "zigby"`), `device "x": user "zigby" is not known on this host: use an ` +
+		"user": {zigbee(`user = "zigby"`), `device "x": user "zigby" does not exist on this host: use an ` +
 			`existing name, or a number`},
-		"group": {zigbee(`group = "dailout"`), `device "x": group "dailout" is not known on this host: ` +
+		"group": {zigbee(`group = "dailout"`), `device "x": group "dailout" does not exist on this host: ` +
 			`use an existing name, or a number`},
-		"node kind":       {zigbee(`nodes = ["ttty?"]`), `device "x": nodes "ttty?"` + unknownKind},
-		"node kind twice": {zigbee(`nodes = ["tty", "tty?"]`), `device "x": nodes has "tty" twice`},
+		"node kind":       {zigbee(`nodes = ["ttty?"]`), `device "x": nodes has "ttty?"` + unknownKind},
+		"node kind twice": {zigbee(`nodes = ["tty", "tty?"]`), `device "x": nodes has "tty" twice: list it once`},
 		"path, relative": {zigbee(`path = "dev/zigbee"`), `device "x": path "dev/zigbee" is not absolute: begin ` +
 			`it with /, such as "/dev/zigbee"`},
 		"path, not clean": {zigbee(`path = "/dev/../etc"`), `device "x": path "/dev/../etc" is not in its shortest ` +
-			`form: write "/etc"`},
+			`form: use "/etc"`},
 		"path, of all devices": {zigbee(`path = "/dev"`), `device "x": path "/dev" is not a separate directory: use ` +
 			`for example "/dev/zigbee"; for one node, use names`},
 		"path, taken": {`device "null" { id = "1a86:*" }`, `device "null": its nodes would be in /dev/null, ` +
@@ -91,17 +91,17 @@ func TestConfig_ReportsAMistakeInOneSentence(t *testing.T) {
 			`device "x": mount[0] is at "/a", and mount[1] at "/a"` + exclusive},
 		"mount, nothing": {zigbee(`mount {}`), `device "x": Missing required argument: The argument "host_path" is ` +
 			`required, but no definition was found.`},
-		"name with a slash": {`device "a/b" { id = "1a86:*" }`, `device "a/b": jobs request this name, and it is ` +
-			`part of a path: use letters, digits, "-", "_" and "."`},
-		"empty name": {`device "" { id = "1a86:*" }`, `device "": jobs request this name, and it is part of a ` +
-			`path: use letters, digits, "-", "_" and "."`},
-		"name with dots": {`device ".." { id = "1a86:*" }`, `device "..": jobs request this name, and it is ` +
-			`part of a path: use letters, digits, "-", "_" and "."`},
+		"name with a slash": {`device "a/b" { id = "1a86:*" }`, `device "a/b": jobs request devices by this ` +
+			`name: use letters, digits, "-", "_" and ".", with a letter or digit first`},
+		"empty name": {`device "" { id = "1a86:*" }`, `device "": jobs request devices by this name: ` +
+			`use letters, digits, "-", "_" and ".", with a letter or digit first`},
+		"name with dots": {`device ".." { id = "1a86:*" }`, `device "..": jobs request devices by this ` +
+			`name: use letters, digits, "-", "_" and ".", with a letter or digit first`},
 		"no name": {`device { id = "1a86:*" }`, `device has no label: write device "TYPE" { … }`},
 		"name of match_all": {"match_all = true\ndevice \"usb\" { id = \"1a86:*\" }",
-			`device "usb": match_all publishes devices of this type: use another name`},
+			`device "usb": match_all publishes its devices under this name: use another name`},
 		"names with one variable": {"device \"a-b\" { id = \"1a86:*\" }\ndevice \"a_b\" { id = \"1a87:*\" }",
-			`device "a_b": its variables in a task would have the same names, USB_A_B…, ` +
+			`device "a_b": its variables in a task, USB_A_B…, would have the same names ` +
 				`as for device "a-b": use another name`},
 		"twice": {"device \"a\" { id = \"1a86:*\" }\ndevice \"a\" { id = \"1a87:*\" }",
 			`device "a" is declared twice: give each its own type`},
@@ -113,8 +113,8 @@ func TestConfig_ReportsAMistakeInOneSentence(t *testing.T) {
 		"shadow_dir on a kernel file system": {`shadow_dir = "/proc/usb"`, `shadow_dir "/proc/usb" is on a file system of the ` +
 			`kernel: use for example "/dev/nomad-usb"`},
 		"several": {"shadow_dir = \"usb\"\n" + zigbee("nodes = [\"ttty\", \"tty\", \"vidio\"]\ngroup = \"dailout\""),
-			`device "x": nodes "ttty"` + unknownKind + `; device "x": nodes "vidio"` + unknownKind + `; ` +
-				`device "x": group "dailout" is not known on this host: use an existing name, or a number; ` +
+			`device "x": nodes has "ttty"` + unknownKind + `; device "x": nodes has "vidio"` + unknownKind + `; ` +
+				`device "x": group "dailout" does not exist on this host: use an existing name, or a number; ` +
 				`shadow_dir "usb" is not absolute: begin it with /, such as "/dev/nomad-usb"`},
 		"names in a mount": {zigbee("names { tty = \"/data/tty\" }\nmount {\nhost_path = \"/srv\"\ntask_path = " +
 			"\"/data\"\n}"), `device "x": mount[0] is at "/data", and names: "tty" at "/data/tty"` + exclusive},

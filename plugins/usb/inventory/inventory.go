@@ -159,7 +159,7 @@ func (v *inventory) List(ctx context.Context) ([]device.Group, error) {
 	var published []*usbDevice
 	for _, a := range v.Rules.Assign(devices, &v.ids) {
 		if len(a.Also) > 0 {
-			v.warn(fmt.Sprintf("device %s belongs to block %q, although %q matches it too: make them differ", a.ID, a.Type,
+			v.warn(fmt.Sprintf("device %s belongs to block %q, and also matches block %q: make the blocks differ", a.ID, a.Type,
 				a.Also[0]))
 		}
 		if a.Published() {
@@ -180,7 +180,7 @@ func (v *inventory) List(ctx context.Context) ([]device.Group, error) {
 	}
 	groups := v.groups(published)
 	for _, old := range v.renamed(published) {
-		problem := "it is plugged in, as " + old.newID + ": another device has the same serial number"
+		problem := "its id is now " + old.newID + ", because another device has the same serial number"
 		for i, id := range old.ids() {
 			s.byOldID[id] = old
 			groups = append(groups, device.Group{
@@ -255,8 +255,8 @@ func (v *inventory) countPlugs(published []*usbDevice) {
 		if known && !changed && p.last != now {
 			p.again++
 			if v.isReserved(s) {
-				v.logger.Warn("a device was plugged in again: tasks of exec, java and docker that have it must be "+
-					"restarted, because their copies of its nodes may lead to another device now",
+				v.logger.Warn("a device was plugged in again: restart the tasks of exec, java and docker that have "+
+					"it, because their copies of its nodes may lead to another device now",
 					"device", s.id, "port", s.Name)
 			}
 		}

@@ -174,8 +174,8 @@ func TestReplug_TwinKeepsNodesOfTask(t *testing.T) {
 	r := m.reserve("10c4:ea60:0001")
 	twin := m.plug("10c4:ea60", "0001", "1-2")
 	both := "10c4/zigbee/ea60 10c4:ea60@pci-0000:00:14.0-usbv2-0:1 10c4:ea60@pci-0000:00:14.0-usbv2-0:2"
-	was := "10c4/zigbee/ea60 10c4:ea60:0001 (it is plugged in, as 10c4:ea60@pci-0000:00:14.0-usbv2-0:1: another device " +
-		"has the same serial number)"
+	was := "10c4/zigbee/ea60 10c4:ea60:0001 (its id is now 10c4:ea60@pci-0000:00:14.0-usbv2-0:1, because another " +
+		"device has the same serial number)"
 	m.wantPublished(both, was)
 	m.wantPublished(both, was)
 	stats, err := m.Stats(t.Context(), []string{"10c4:ea60:0001"}) // the id that a running allocation has

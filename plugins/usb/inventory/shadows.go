@@ -71,7 +71,7 @@ func (v *inventory) shadowDevice(s *usbDevice) bool {
 	case errors.Is(err, shadow.ErrRefused):
 		if !v.refused {
 			v.refused = true
-			v.logger.Warn("no device nodes can be made for tasks: they get the kernel's nodes, with the kernel's owner "+
+			v.logger.Warn("no device nodes can be made for tasks: tasks get the kernel's nodes, with the kernel's owner "+
 				"and permissions, and only until the next re-plug", "error", err)
 		}
 	case s.problem == "":

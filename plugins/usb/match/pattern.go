@@ -58,7 +58,7 @@ func compile(m Match) (patterns, error) {
 		set := option{name: o.name, values: o.values}
 		for _, written := range o.written {
 			if written == "" {
-				return p, fmt.Errorf("%s \"\" is empty and fits nothing: leave it out", o.name)
+				return p, fmt.Errorf("%s \"\" is empty and matches nothing: leave it out", o.name)
 			}
 			pattern, err := o.read(written)
 			if err != nil {
@@ -73,10 +73,10 @@ func compile(m Match) (patterns, error) {
 	for _, key := range slices.Sorted(maps.Keys(m.Udev)) {
 		switch pattern := m.Udev[key]; {
 		case !property.MatchString(key):
-			return p, fmt.Errorf("udev has %q, which is not a property: write it as \"udevadm info\" does, such as "+
+			return p, fmt.Errorf("udev has %q, which is not a property: use a name that \"udevadm info\" shows, such as "+
 				"ID_MODEL", key)
 		case pattern == "":
-			return p, fmt.Errorf("udev: %s \"\" is empty and fits nothing: leave it out", key)
+			return p, fmt.Errorf("udev: %s \"\" is empty and matches nothing: leave it out", key)
 		default:
 			p = append(p, option{"udev property " + key, []*regexp.Regexp{glob(pattern)},
 				func(d sysfs.Device) []string { return d.Udev[key] }})
@@ -135,7 +135,7 @@ func readID(written string) (string, error) {
 	vendor, okVendor := readHex(vendor, 4)
 	product, okProduct := readHex(product, 4)
 	if !okVendor || !okProduct {
-		return "", errors.New(`is not vendor and product as lsusb writes them, four hex digits each: write it like ` +
+		return "", errors.New(`is not vendor and product as lsusb writes them, four hex digits each: use for example ` +
 			`"10c4:ea60" or "10c4:*"`)
 	}
 	return vendor + ":" + product, nil
@@ -163,7 +163,7 @@ func readClass(written string) (string, error) {
 	}
 	parts := strings.Split(s, "/")
 	if len(parts) > 3 {
-		return "", errors.New(`has more than class, subclass and protocol: write it like "03/01/02"`)
+		return "", errors.New(`has more than class, subclass and protocol: use for example "03/01/02"`)
 	}
 	if code, ok := names[parts[0]]; ok {
 		parts[0] = fmt.Sprintf("%02x", code)
@@ -185,7 +185,7 @@ var portName = regexp.MustCompile(`^[0-9]+-[0-9]+(\.[0-9]+)*$`)
 func readPort(s string) (string, error) {
 	isPort := strings.ContainsAny(s, "*?") || portName.MatchString(s) || strings.Contains(s, "-0:")
 	if !isPort || strings.Contains(s, "/") {
-		return "", errors.New(`is not a port: write it like "1-1.4" or ` +
+		return "", errors.New(`is not a port: use for example "1-1.4" or ` +
 			`"pci-0000:00:14.0-usbv2-0:1.4" ("nomad-device-usb list" shows it)`)
 	}
 	return s, nil

@@ -80,21 +80,21 @@ func TestMatch_FitsDevices(t *testing.T) {
 }
 
 func TestMatch_RefusesPatternsThatMatchNothing(t *testing.T) {
-	const notID = ` is not vendor and product as lsusb writes them, four hex digits each: write it like ` +
+	const notID = ` is not vendor and product as lsusb writes them, four hex digits each: use for example ` +
 		`"10c4:ea60" or "10c4:*"`
 	const notClass = ` is not known: write class, subclass and protocol in hex, such as "03/01/02" or "03", or the class ` +
 		`as one of application-specific, audio, audio-video, billboard, bulk-display, cdc, cdc-data, communications, ` +
 		`content-security, data, diagnostic-device, hid, hub, human-interface-device, i3c, image, mass-storage, mctp, ` +
 		`miscellaneous, per-interface, personal-healthcare, physical, printer, smart-card, usb-type-c-bridge, ` +
 		`vendor-specific, video, wireless`
-	const notPort = ` is not a port: write it like "1-1.4" or "pci-0000:00:14.0-usbv2-0:1.4" ` +
+	const notPort = ` is not a port: use for example "1-1.4" or "pci-0000:00:14.0-usbv2-0:1.4" ` +
 		`("nomad-device-usb list" shows it)`
 	for _, test := range []struct {
 		match Match
 		want  string
 	}{
 		{Match{}, `no option selects devices: set id, serial, class, port, driver or udev`},
-		{Match{ID: schema.Strings{""}}, `id "" is empty and fits nothing: leave it out`},
+		{Match{ID: schema.Strings{""}}, `id "" is empty and matches nothing: leave it out`},
 		{Match{ID: schema.Strings{"10c4:*", "1624"}}, `id "1624"` + notID},
 		{Match{ID: schema.Strings{"0x658"}}, `id "0x658"` + notID},
 		{Match{ID: schema.Strings{"10c4ea60"}}, `id "10c4ea60"` + notID},
@@ -102,11 +102,11 @@ func TestMatch_RefusesPatternsThatMatchNothing(t *testing.T) {
 		{Match{ID: schema.Strings{"silabs:cp2102"}}, `id "silabs:cp2102"` + notID},
 		{Match{ID: schema.Strings{"10c4:ea60:0001"}}, `id "10c4:ea60:0001"` + notID},
 		{Match{ID: schema.Strings{"10c45:*"}}, `id "10c45:*"` + notID},
-		{Match{Serial: schema.Strings{""}}, `serial "" is empty and fits nothing: leave it out`},
+		{Match{Serial: schema.Strings{""}}, `serial "" is empty and matches nothing: leave it out`},
 		{Match{Class: schema.Strings{"255"}}, `class "255"` + notClass},
 		{Match{Class: schema.Strings{"03/x"}}, `class "03/x"` + notClass},
 		{Match{Class: schema.Strings{"03/01/02/01"}}, `class "03/01/02/01" has more than class, subclass and protocol: ` +
-			`write it like "03/01/02"`},
+			`use for example "03/01/02"`},
 		{Match{Class: schema.Strings{"keyboard"}}, `class "keyboard"` + notClass},
 		{Match{Port: schema.Strings{"/dev/ttyUSB0"}}, `port "/dev/ttyUSB0"` + notPort},
 		{Match{Port: schema.Strings{"usb1-1.4"}}, `port "usb1-1.4"` + notPort},

@@ -120,8 +120,8 @@ func TestRules_KnownAsKeepsID(t *testing.T) {
 
 func TestRules_ErrorNamesBlock(t *testing.T) {
 	for want, compile := range map[string]func() (*Rules, error){
-		`device "zigbee": id "10c4" is not vendor and product as lsusb writes them, four hex digits each: write it such ` +
-			`as "10c4:ea60" or "10c4:*"`: func() (*Rules, error) {
+		`device "zigbee": id "10c4" is not vendor and product as lsusb writes them, four hex digits each: use for ` +
+			`example "10c4:ea60" or "10c4:*"`: func() (*Rules, error) {
 			return Compile(map[string]Match{"zigbee": {ID: schema.Strings{"10c4"}}}, nil, false)
 		},
 		`exclude "mine": no option selects devices: set id, serial, class, port, driver or udev`: func() (*Rules,

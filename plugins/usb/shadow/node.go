@@ -157,8 +157,8 @@ func mayHoldDevices(dir string) error {
 		return &fs.PathError{Op: "statfs", Path: dir, Err: err}
 	}
 	if st.Flags&unix.ST_NODEV != 0 {
-		return fmt.Errorf("%s is on a file system that is mounted nodev, where no device node works: use another, such as "+
-			"/dev", dir)
+		return fmt.Errorf("%s is on a file system that is mounted nodev, where no device node works: use for example "+
+			"/dev/nomad-usb", dir)
 	}
 	return nil
 }

@@ -334,7 +334,7 @@ func TestEmpty_KeepsDirectories(t *testing.T) {
 		"c/bus/001/004 Dcrw-rw---- 1:3 0 0", "c/sys/", "c/sys/1-1 -> x", "c/tty Dcrw-rw---- 1:3 0 0")
 }
 
-func TestWithdraw_RemovesFromEveryDevice(t *testing.T) {
+func TestWithdraw_RemovesTheNodeFromEveryDevice(t *testing.T) {
 	testsupport.NeedRoot(t)
 	d := newDir(t)
 	must.NoError(t, d.Withdraw(false, 1, 3)) // before the directory exists

@@ -99,7 +99,7 @@ var idForm = regexp.MustCompile(`^([0-9a-fA-F]{4}):([0-9a-fA-F]{4})$`)
 func ParseID(s string) (ID, error) {
 	parts := idForm.FindStringSubmatch(s)
 	if parts == nil {
-		return ID{}, fmt.Errorf("%q is not vendor and product as lsusb writes them: write it like \"10c4:ea60\"", s)
+		return ID{}, fmt.Errorf("%q is not vendor and product as lsusb writes them: use for example \"10c4:ea60\"", s)
 	}
 	vendor, _ := strconv.ParseUint(parts[1], 16, 16)
 	product, _ := strconv.ParseUint(parts[2], 16, 16)
