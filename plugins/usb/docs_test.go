@@ -35,7 +35,7 @@ func TestDocs_TroubleshootingQuotesRealMessages(t *testing.T) {
 		}
 	}
 	for _, ours := range []string{"no device is published", "no device was requested: a constraint of the job names " +
-		"one that is unhealthy or missing",
+		"a device that is unhealthy or missing",
 		"no driver is bound to interface ", "its device nodes can't be made: ", "contains other files",
 		"its id is now ",
 		"no device nodes can be made for tasks", "a device was plugged in again", "devices have not been listed yet",

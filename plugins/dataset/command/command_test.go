@@ -290,7 +290,7 @@ func inTrash(t *testing.T, n *node) {
 	must.StrContains(t, n.does("list").stdout, "waits to become a volume")
 	n.does("trash", "empty") // but not restored volumes
 	other := nomadVolume{n: n, id: v.id, name: "data", namespace: "ops", parameters: read(t, text).Parameters}
-	must.ErrorContains(t, other.call("create"), `is for a volume of namespace "default"`)
+	must.ErrorContains(t, other.call("create"), `the parameter adopt is for namespace "default"`)
 	back := n.specified(text)
 	must.NotEq(t, v.id, back.id)
 	must.EqOp(t, sum, back.sum())

@@ -67,7 +67,7 @@ func notAdopted(t *testing.T, n *node) {
 		n.fails("create", volume("adopt", "key", "clone_from", "data@one"), "mutually exclusive")
 		elsewhere := volume("adopt", "key")
 		elsewhere.namespace = "ops"
-		n.fails("create", elsewhere, `is for a volume of namespace "default"`)
+		n.fails("create", elsewhere, `the parameter adopt is for namespace "default"`)
 		n.fails("create", volume("clone_from", "theirs@one"), `volume "theirs" to clone was not found`)
 	})
 	has(t, n.create(volume("adopt", "key")).Path, "a", "text")
