@@ -90,7 +90,7 @@ func Self(ctx context.Context, c *api.Client, dataDir string) (*api.Node, error)
 	client := self.Stats["client"]
 	// after a restart of the agent, the servers still list its node as ready
 	ago, err := time.ParseDuration(client["last_heartbeat"])
-	if err != nil || ago > 24*time.Hour { // no heartbeat yet: the time is counted from zero
+	if err != nil || ago > 24*time.Hour { // no heartbeat yet: ago counts from the zero time
 		return nil, ErrNotRegistered
 	}
 	node, _, err := c.Nodes().Info(client["node_id"], (&api.QueryOptions{}).WithContext(ctx))

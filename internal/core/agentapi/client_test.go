@@ -86,7 +86,7 @@ func TestGet_UsesRenewedCertificates(t *testing.T) {
 }
 
 // net/http continues a handshake after its request has ended, because a later request could use the connection.
-func TestGet_EndsHandshakesWithAStoppedAgent(t *testing.T) {
+func TestGet_EndsHandshakesWithAHungAgent(t *testing.T) {
 	agent, err := net.Listen("tcp", "127.0.0.1:0")
 	must.NoError(t, err)
 	defer agent.Close()

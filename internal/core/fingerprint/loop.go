@@ -18,8 +18,8 @@ import (
 // Loop configures what to probe and when. Probe, Period and Failed are required.
 type Loop[T any] struct {
 	// Probe probes once and returns a value that must not change later. It is called from one
-	// goroutine at a time. It must return soon after ctx ends, because the channel is closed only
-	// then. A panic is treated as an error of type *PanicError.
+	// goroutine at a time. It must return soon after ctx ends: until then, Run can't close its
+	// channel. A panic is treated as an error of type *PanicError.
 	Probe func(context.Context) (T, error)
 
 	// Period is the time from the end of one probe to the next, above zero.

@@ -68,8 +68,8 @@ func (s *server) takeUp(p *process, asked *task.State, other *process) bool {
 		_ = s.store.Remove(p.id)
 		return false
 	}
-	s.event(p.id, "Re-attached to the task that an earlier call had started (pid %d), because no agent received "+
-		"the reply to that call", st.Identity.PID)
+	s.event(p.id, "Re-attached to an earlier run of this task (pid %d): no agent received the reply to its start",
+		st.Identity.PID)
 	s.renameOutput(other, old, p.id)
 	s.reportLate(other)
 	return true

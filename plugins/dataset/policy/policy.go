@@ -115,7 +115,7 @@ func read(path string) (string, error) {
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err == nil && len(text) > maxFile {
-		err = errors.New("it is larger than 1 MiB")
+		err = fmt.Errorf("%s is larger than 1 MiB", path)
 	}
 	return string(text), err
 }

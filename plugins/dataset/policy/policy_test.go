@@ -135,7 +135,7 @@ func TestLoad_RefusesAFileThatOthersCanChange(t *testing.T) {
 	write("class {")
 	refused("the operator's file " + path + " is not valid: ")
 	write(strings.Repeat("# ", 1<<20))
-	refused("it is larger than 1 MiB")
+	refused("is larger than 1 MiB")
 	must.NoError(t, os.Remove(path))
 	must.NoError(t, os.Symlink("real", path))
 	must.NoError(t, os.WriteFile(filepath.Join(base, "real"), []byte(dir("")), 0o644))

@@ -182,7 +182,7 @@ func (s *site) wantSeen(t *testing.T, slot string) {
 		wait.Timeout(30*time.Second), wait.Gap(100*time.Millisecond)), must.Sprint("the plugin has not seen the holder"))
 }
 
-// release connects the conformance table to the site.
+// release adapts the site for the conformance cases.
 func (s *site) release() *conformance.Release {
 	return &conformance.Release{
 		Binary: s.binary,

@@ -31,7 +31,7 @@ type leaseState struct {
 // apiState is the state of the API as a source of evidence.
 type apiState struct {
 	err  error // why no view is available, or why it proves nothing
-	seen bool  // the token sees all allocations, or has seen one, which needs a right
+	seen bool  // the last view proves the token's rights: it is complete, or not empty
 	kick func()
 }
 

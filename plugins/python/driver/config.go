@@ -125,7 +125,7 @@ func (d *instance) refuseBuilder(u *task.User) error {
 		return nil
 	}
 	if u.UID == d.builder.Uid || u.GID == d.builder.Gid || slices.Contains(u.Groups, d.builder.Gid) {
-		return fmt.Errorf("user %d or group %d belongs to build_user: run the task as another user", u.UID, d.builder.Gid)
+		return fmt.Errorf("user %d is build_user or in its group %d: run the task as another user", u.UID, d.builder.Gid)
 	}
 	return nil
 }

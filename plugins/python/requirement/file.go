@@ -203,7 +203,7 @@ func checkRequirement(text string) (names bool, err error) {
 		var at bool
 		url, at = strings.CutPrefix(text[len(name):], "@")
 		if name == "" || !at && (strings.ContainsAny(rest, `/\`) || IsWheel(text)) {
-			return false, fmt.Errorf("%s is not a requirement of a package: %w", show(text), errWheel)
+			return false, fmt.Errorf("%s is not a package requirement: %w", show(text), errWheel)
 		}
 		if !at {
 			return false, nil

@@ -374,7 +374,7 @@ func (t *remoteTask) end(ctx context.Context, timeout time.Duration, signal stri
 		return nil
 	case <-limit:
 		return fmt.Errorf("the task will be stopped when endpoint %q can be reached: %w", t.saved.Endpoint,
-			cmp.Or(err, errors.New("the host has not reported its exit")))
+			cmp.Or(err, errors.New("the host has not reported the exit")))
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -203,7 +203,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			again := func(q *ClaimRequest) { q.TaskID = "a/again" }
 			must.Eq(t, "held by a", b.ask("a", again))
 			a.leave()
-			must.Eq(t, "start a", b.ask("a", again)) // the core recovers the task if it runs
+			must.Eq(t, "start a", b.ask("a", again)) // if it did start, the core recovers it
 			must.NoError(t, b.started("a/again", nil))
 			must.ErrorIs(t, b.check("a/task"), errNotOwner)
 			must.Eq(t, "have a", b.ask("a", resume, again))
