@@ -6,7 +6,6 @@
 package policy
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"os"
