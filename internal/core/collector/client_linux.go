@@ -26,7 +26,7 @@ import (
 )
 
 // answerTime bounds the reply to a request that touches no file. A collector that takes longer is
-// replaced. This loses nothing, even if the collector still runs. When a call takes longer than
+// replaced. The replacement loses nothing, even if the old collector still runs. When a call takes longer than
 // askAfter, the client checks whether the collector responds.
 const (
 	answerTime = 10 * time.Second
@@ -59,8 +59,8 @@ type Config struct {
 }
 
 // Client is the supervisor's side of the protocol. It finds the store's collector or starts one, and replaces a
-// collector that has exited. It is safe for concurrent use. A call is bounded by its context, but
-// takes longer while a collector is being replaced.
+// collector that has exited. It is safe for concurrent use. A call ends with its context, except
+// while it replaces a collector.
 type Client struct {
 	cfg  Config
 	wire *wire.Client[reply]
@@ -86,8 +86,8 @@ func NewClient(cfg Config) *Client {
 
 // Start begins to collect the output of a task that is being started. For CollectorDriver, files
 // are the read ends of its FIFOs, which the caller closes. For CollectorNomad, Start returns the
-// task's ends of Nomad's FIFOs. from is the beginning of this run's stderr, since all runs of a
-// task in an allocation write to the same files. After an error nothing is collected.
+// task's ends of Nomad's FIFOs. from is the place where this run's stderr begins in the files, which
+// all runs of a task in an allocation share. After an error nothing is collected.
 func (c *Client) Start(
 	ctx context.Context, spec Spec, files ...*os.File,
 ) (ends []*os.File, from task.LogPlace, err error) {
@@ -107,7 +107,7 @@ func (c *Client) Keep(spec Spec) {
 }
 
 // Resume ensures that the output of a task that was started earlier is collected. always reports
-// whether the collector had the task without interruption, so no output can be missing.
+// whether the collector had the task without interruption; if so, no output is missing.
 func (c *Client) Resume(ctx context.Context, spec Spec) (always bool, err error) {
 	c.Keep(spec)
 	if _, err := c.wire.Connect(ctx); err != nil {
@@ -165,7 +165,7 @@ func (c *Client) Rename(ctx context.Context, id, to string) error {
 }
 
 // End lets the collector exit after it has moved the remaining output. It returns when the collector
-// has exited or ctx has ended. No call may follow.
+// has exited or ctx has ended. Do not use the Client afterwards.
 func (c *Client) End(ctx context.Context) {
 	c.mu.Lock()
 	c.over = true
@@ -176,7 +176,7 @@ func (c *Client) End(ctx context.Context) {
 	}
 	for p := c.find(); p != nil; p = c.find() {
 		unix.Close(p.pidfd)
-		if conn == nil || ctx.Err() != nil { // the collector waits for a file system
+		if conn == nil || ctx.Err() != nil { // not connected, or the collector waits for a file system
 			return
 		}
 		time.Sleep(5 * time.Millisecond)
@@ -194,7 +194,7 @@ func (c *Client) repeat(ctx context.Context, req *request, files ...*os.File) (r
 	return r, err
 }
 
-// ask makes one call. If the reply is late, it checks whether the collector responds at all, and
+// ask makes one call. If the reply is late, ask checks whether the collector responds at all, and
 // closes the connection if not: a killed process with a thread in a hanging file system does not
 // exit, so its connection stays open.
 func (c *Client) ask(
@@ -286,7 +286,7 @@ func (c *Client) find() *process {
 		unix.Close(fd)
 		return nil
 	}
-	c.cfg.OnStart(id.PID) // it may also be a child from before an upgrade
+	c.cfg.OnStart(id.PID) // this collector may also be a child, started before an upgrade
 	return p
 }
 
@@ -400,8 +400,8 @@ func (c *Client) handOver(
 
 // hold keeps the FIFOs of tasks open until release. Otherwise, output in a FIFO would be lost if its
 // task ended before the new collector has opened the FIFO. hold does not touch a FIFO that blocked
-// the last collector: this process would block too, and could not even be killed. It waits for at
-// most takeTime.
+// the last collector: this process would block too, and could not even be killed. hold waits for
+// at most takeTime.
 func (c *Client) hold(specs []Spec) (release func()) {
 	fds := make(chan int, 2*len(specs))
 	var opening sync.WaitGroup
@@ -516,7 +516,7 @@ func (c *Client) start() (conn *connection, id task.Identity, err error) {
 	return c.wire.Open(t), id, nil
 }
 
-// received handles each message of the collector that does not answer a request.
+// received handles the messages that the collector sends without a request: events and stalls.
 func (c *Client) received(r reply) {
 	switch {
 	case r.Event != nil:

@@ -26,7 +26,7 @@ type loop struct {
 	watch *time.Timer // fires when the runner is blocked
 
 	mu      sync.Mutex
-	watched map[int32]*stream // by FIFO
+	watched map[int32]*stream // by descriptor of the FIFO
 	resting map[*stream]time.Time
 	queue   []*stream
 	runner  int            // number of the current runner
@@ -82,7 +82,7 @@ func (l *loop) rest(str *stream, until time.Time) {
 	time.AfterFunc(time.Until(until), func() { str.locked(func() { l.arm(str.logs.FD()) }) })
 }
 
-// remove must be called before the FIFO is closed.
+// remove ends the watch of a stream. It must be called before the FIFO is closed.
 func (l *loop) remove(str *stream) {
 	fd := str.logs.FD()
 	_ = unix.EpollCtl(l.ep, unix.EPOLL_CTL_DEL, fd, nil)

@@ -109,7 +109,7 @@ func (s *server) mayEnd() bool {
 	switch {
 	case s.closing > 0:
 		return false
-	case s.client == nil && !(s.moving && s.isNamed()): // another collector may move the output
+	case s.client == nil && !(s.moving && s.isNamed()): // not the active one: another may move the output
 		return true
 	case s.ending:
 	case s.client != nil || time.Since(s.alone) < linger:
@@ -127,8 +127,8 @@ func (s *server) mayEnd() bool {
 	return true
 }
 
-// isNamed reports whether the store names this process as the active collector. If the directory was
-// removed, the next supervisor starts another collector.
+// isNamed reports whether the store names this process as the active collector. It returns false if the
+// directory was removed: the next supervisor then starts another collector.
 func (s *server) isNamed() bool {
 	id, err := readIdentity(s.store)
 	return err == nil && id.PID == os.Getpid() && id.Alive()
@@ -229,7 +229,7 @@ func (s *server) take(req *request, files []*os.File, r *reply) (ends []*os.File
 	o := &output{server: s, spec: *req.Spec, opened: make(chan struct{})}
 	s.mu.Lock()
 	known := s.outputs[o.spec.ID]
-	// the known output belongs to a start that a killed supervisor has not completed
+	// close the known output if a killed supervisor has not completed its start
 	if known != nil && req.New && known.spec.Output.FIFOs != o.spec.Output.FIFOs {
 		s.mu.Unlock()
 		s.close(o.spec.ID)

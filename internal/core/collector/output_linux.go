@@ -43,7 +43,7 @@ type output struct {
 type stream struct {
 	output *output
 	label  string // "stdout "
-	device uint64 // of the log directory's file system, 0 before that is open
+	device uint64 // of the log directory's file system, 0 if the directory was not opened
 
 	mu    sync.Mutex   // held by the loop while it pumps, and by the drain at the end of the task
 	logs  *logs.Stream // nil when closed

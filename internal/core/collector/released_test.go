@@ -18,7 +18,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
-// TestMain also runs the collector.
+// TestMain runs the collector if the arguments name its role.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == Role {
 		Main()

@@ -10,7 +10,7 @@ import (
 )
 
 // Copy replicates one stream's files from another machine: the same bytes in files with the same numbers. So the end of
-// the copy is the position to resume from, and no other state is needed. Only one goroutine may use it.
+// the copy is the position to resume from, and no other state is needed. Only one goroutine may use a Copy.
 type Copy struct {
 	files files
 	limit int64 // the largest size of a file, in bytes

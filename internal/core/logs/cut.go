@@ -13,7 +13,7 @@ const lineSlack = 64 << 10
 // ends within a line.
 //
 // A file ends with the last line that fits. A line that is longer than a file, or that has already
-// begun in this file, continues beyond the limit. It is cut lineSlack bytes beyond the limit.
+// begun in this file, continues beyond the limit. If it reaches lineSlack bytes beyond the limit, it is cut there.
 func cut(p []byte, size, limit int64, midLine bool) (take int, rotate bool) {
 	n := int64(len(p))
 	room, hard := limit-size, limit+lineSlack-size

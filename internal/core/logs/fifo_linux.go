@@ -37,7 +37,7 @@ func MakeFIFO(path string, uid, gid int) error {
 // OpenTaskEnd opens a FIFO for the task: blocking, and for reading as well, so neither the open nor
 // a write fails without a reader. The caller closes the file.
 func OpenTaskEnd(path string) (*os.File, error) {
-	// not os.OpenFile: that makes a FIFO non-blocking, and the task would inherit it
+	// not os.OpenFile, which sets O_NONBLOCK for a FIFO: the task would inherit the flag
 	fd, err := openFIFO(path, unix.O_RDWR)
 	if err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func hungUp(fd int) bool {
 	return err == nil && n == 1 && p[0].Revents&unix.POLLHUP != 0 && p[0].Revents&unix.POLLIN == 0
 }
 
-// retry repeats a call that was interrupted by a signal, such as one that the Go runtime uses.
+// retry repeats a call that was interrupted by a signal; the Go runtime sends signals, too.
 func retry[T int | int64](call func() (T, error)) (T, error) {
 	for {
 		n, err := call()

@@ -100,7 +100,7 @@ func (f *files) use(fd int, index int64) {
 		f.known = slices.Insert(f.known, i, index)
 	}
 	for range min(len(f.known)-f.max, 64) { // bounded, since a task may have planted any number of files
-		unix.Unlinkat(f.dir, f.path(f.known[0]), 0) // best effort; it may be gone already
+		unix.Unlinkat(f.dir, f.path(f.known[0]), 0) // best effort; the file may be gone already
 		f.known = f.known[1:]
 	}
 }
@@ -115,7 +115,7 @@ func deviceOf(fd int) uint64 {
 
 func (f *files) path(index int64) string { return fileName(f.name, index) }
 
-// close returns the error of closing the current file: NFS reports a full disk only then.
+// close returns the error of closing the current file: NFS reports a full disk only when a file is closed.
 func (f *files) close() error {
 	var err error
 	if f.file >= 0 {
@@ -150,7 +150,7 @@ func openFrom(dir int, name string, index int64) (fd int, at int64, err error) {
 			index += step
 			step *= 2
 			continue
-		case unix.EEXIST, unix.ENOENT, unix.ELOOP, unix.ENXIO: // it was replaced since the stat
+		case unix.EEXIST, unix.ENOENT, unix.ELOOP, unix.ENXIO: // the file was removed or replaced after the stat in openFile
 			if exists(dir) {
 				continue
 			}
@@ -225,7 +225,7 @@ const maxListed = 10_000
 // list returns the indexes of the files with one name in ascending order, by the rules of Nomad's
 // client (client/fs_endpoint.go, logIndexes). It reads only the first maxListed entries.
 func list(dir int, name string) ([]int64, error) {
-	fd, err := retry(func() (int, error) { // reopened for its own directory offset
+	fd, err := retry(func() (int, error) { // reopens dir: the new descriptor has its own directory offset
 		return unix.Openat(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	})
 	if err != nil {

@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 		}
 		s.noSplice = os.Getenv("LOGS_TEST_NOSPLICE") != ""
 		pump(s)
-	// a task; arguments: count, bytes per line, lines per second, and optionally a file that ends it and gets the count
+	// a task; arguments: count, bytes per line, lines per second, optionally a file that ends the task and gets the count
 	case "lines":
 		count, _ := strconv.Atoi(os.Args[1])
 		size, _ := strconv.Atoi(os.Args[2])
@@ -118,7 +118,7 @@ func fifo(t testing.TB) string {
 	return path
 }
 
-// stream opens a task's end and a stream on a new FIFO; both are closed with the test.
+// stream opens a task's end and a stream on a new FIFO; both are closed at the end of the test.
 func stream(t testing.TB, cfg Config) (task *os.File, s *Stream) {
 	t.Helper()
 	path := fifo(t)

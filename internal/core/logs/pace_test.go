@@ -16,7 +16,7 @@ import (
 func TestPace_WaitsLongerForAQuietWriter(t *testing.T) {
 	var p pace
 	now := time.Now()
-	// turn queues the first bytes, ends the wait with queued bytes, and returns the length of the wait
+	// turn starts a wait, ends the wait with this number of queued bytes, and returns the length of the wait
 	turn := func(queued int) time.Duration {
 		at, later := p.later(now, 100)
 		must.True(t, later, must.Sprint("does not wait"))

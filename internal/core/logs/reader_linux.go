@@ -24,8 +24,8 @@ type position struct {
 	offset int64 // in bytes
 }
 
-// NewReader returns a reader that starts in the file with this number, at this offset in bytes. If the file is gone, it
-// starts with the next file. The files and the directory need not exist yet. The caller closes the reader.
+// NewReader returns a reader that starts in the file with this number, at this offset in bytes. If the file is gone,
+// the reader starts with the next file. The files and the directory need not exist yet. The caller closes the reader.
 func NewReader(allocDir, name string, number, offset int64) *Reader {
 	return &Reader{allocDir: allocDir, name: name, at: position{file: -1, number: number, offset: offset}}
 }

@@ -39,7 +39,7 @@ func peek(fifo, n int, use func(p []byte)) error {
 	p := scratch.buf[:0]
 	for len(p) < int(teed) {
 		k, err := retry(func() (int, error) { return unix.Read(scratch.pipe[0], scratch.buf[len(p):teed]) })
-		if err != nil || k == 0 { // leftover bytes would be mistaken for bytes of another stream
+		if err != nil || k == 0 { // close the pipe: its leftover bytes would be mistaken for another stream's bytes
 			unix.Close(scratch.pipe[0])
 			unix.Close(scratch.pipe[1])
 			scratch.made = false

@@ -39,7 +39,7 @@ type Next int
 const (
 	Wait  Next = iota // call Pump when the FIFO is readable
 	Later             // call again at Result.At, readable or not; do not watch the FIFO until then
-	Ended             // nothing is queued and no writer is left
+	Ended             // the FIFO is empty; after Pump, this also means that no writer is left
 )
 
 // Result is the result of Pump or Drain.
@@ -66,7 +66,7 @@ type Stream struct {
 	pace  pace
 	stall stall
 
-	eager    bool      // benchmarks: do not wait for more
+	eager    bool      // for benchmarks: Pump does not wait for more output
 	widened  bool      // widePipe was requested as the pipe's capacity
 	noSplice bool      // the file system does not support splice(2)
 	stuck    time.Time // the last rotation failed; do not retry before this time
@@ -76,9 +76,9 @@ type Stream struct {
 // appends to the newest existing file.
 //
 // If the error is caused by the files (the log directory is missing or a symbolic link, or there is
-// no space for a new file), Open returns both the stream and the error. The start of a task may
-// then fail, after Close. For a running task, use the stream: as with a full disk it retries,
-// reports events, and finally drops the output.
+// no space for a new file), Open returns both the stream and the error. A caller that starts
+// a task may then close the stream and fail the start. For a running task, use the stream: as with a
+// full disk, the stream retries, reports events, and finally drops the output.
 func Open(fifo int, cfg Config) (*Stream, error) {
 	if !filepath.IsAbs(cfg.AllocDir) {
 		return nil, fmt.Errorf("failed to open log: allocation directory %q is not absolute", cfg.AllocDir)
@@ -249,8 +249,8 @@ func (s *Stream) write(now time.Time, n int) (moved int, err error) {
 	return moved, nil
 }
 
-// rotate switches to the next file. If it cannot be made, output continues in the old file beyond
-// its limit.
+// rotate switches to the next file. If the next file cannot be made, output continues in the old file,
+// beyond the limit.
 func (s *Stream) rotate(now time.Time) bool {
 	if !now.After(s.stuck) {
 		return false
@@ -287,7 +287,7 @@ func (s *Stream) cut(n int, size int64) (take int, rotate bool) {
 	return take, rotate
 }
 
-// move moves up to n queued bytes to offset at of the file, and returns their number.
+// move moves up to n queued bytes to the file, at the offset at, and returns the number of moved bytes.
 func (s *Stream) move(n int, at int64) (int, error) {
 	if !s.noSplice {
 		k, err := retry(func() (int64, error) {
@@ -307,7 +307,7 @@ func (s *Stream) move(n int, at int64) (int, error) {
 
 // copy implements move for a file system without splice(2). (All of Linux's own file systems with
 // regular files support it.) Bytes are removed from the FIFO only after they were written: a kill
-// between the two calls repeats them, and none are lost.
+// between the two calls repeats bytes, but loses none.
 func (s *Stream) copy(n int, at int64) (k int, err error) {
 	perr := peek(s.fifo, n, func(p []byte) {
 		k, err = retry(func() (int, error) { return unix.Pwrite(s.files.file, p, at) })

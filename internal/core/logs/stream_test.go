@@ -154,13 +154,13 @@ func TestStream_NoticesTruncatedAndRemovedFiles(t *testing.T) {
 	must.NoError(t, os.Truncate(filepath.Join(logs, "web.stdout.0"), 0))
 	put(t, task, s, []byte("second\n"))
 	all, _ := concatenation(t, logs)
-	equal(t, all, []byte("second\n")) // and no hole before it
+	equal(t, all, []byte("second\n")) // without a hole at the beginning of the file
 
 	must.NoError(t, os.Remove(filepath.Join(logs, "web.stdout.0")))
 	put(t, task, s, []byte("third\n"))
 	all, names := concatenation(t, logs)
 	equal(t, all, []byte("third\n"))
-	if len(names) != 1 || filepath.Base(names[0]) != "web.stdout.1" { // a reader that follows .0 waits for it
+	if len(names) != 1 || filepath.Base(names[0]) != "web.stdout.1" { // a reader of .0 expects .1 next
 		t.Error(names)
 	}
 }

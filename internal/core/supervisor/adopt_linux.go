@@ -128,7 +128,7 @@ func (s *server) takeOver(p *process) bool {
 	begun := sync.OnceFunc(func() { close(p.begun) })
 	defer func() { begun() }()
 	if e := s.store.LoadExit(st.ID); e != nil {
-		if isChild(p.identity) { // its exit was recorded, but it was not reaped before the upgrade
+		if isChild(p.identity) { // the exit was recorded, but the process was not reaped before the upgrade
 			_, _ = unix.Wait4(p.identity.PID, nil, unix.WNOHANG, nil)
 		}
 		s.mu.Lock()
@@ -136,7 +136,7 @@ func (s *server) takeOver(p *process) bool {
 		p.exit, p.state = e, nil
 		p.advance(ended)
 		_, err := os.Lstat(s.store.FIFO(st.ID, collector.Streams[0]))
-		if err == nil && p.output.collected() { // a collector may still have the rest of its output
+		if err == nil && p.output.collected() { // a collector may still have the rest of the task's output
 			s.collector.Keep(collector.SpecOf(st))
 		}
 		close(p.output.opened)
@@ -166,13 +166,13 @@ func (s *server) takeOver(p *process) bool {
 	}
 	p.child = isChild(p.identity)
 	p.pidfd = fd
-	if st.Mounts == nil && p.child && !st.Command.OwnMounts() { // a version without Mounts started it, in this process
+	if st.Mounts == nil && p.child && !st.Command.OwnMounts() { // this process started it, in a version without Mounts
 		st.Mounts = &s.mounts
 		if err := s.store.Save(st); err != nil {
 			s.event(p.id, "Failed to save the task's state: %v", err)
 		}
 	}
-	if st.Mounts != nil && *st.Mounts != s.mounts { // open it while the task is in it; mountsOf reports a failure
+	if st.Mounts != nil && *st.Mounts != s.mounts { // open the namespace with the task in it; mountsOf reports a failure
 		s.mu.Lock()
 		p.mounts, _ = openMounts(p.identity, st.Mounts)
 		s.mu.Unlock()
@@ -194,7 +194,7 @@ func isChild(id task.Identity) bool {
 }
 
 // neverRan reports whether a process never executed the task's program: it is, or was, a launcher whose supervisor
-// was killed. It kills a process that is still a launcher. A process without a record counts as the task.
+// was killed. It kills a process that is still a launcher. Without a record, the program counts as executed.
 func neverRan(record string, pidfd int) bool {
 	progress := task.ReadProgress(record)
 	if progress == task.ProgressLaunching && pidfd >= 0 {
@@ -215,8 +215,8 @@ func runs(id task.Identity) bool {
 	return err == nil && id.Alive() && !st.Zombie
 }
 
-// processEnded is called when a pidfd reports that a process is dead. It determines how the process ended, which may
-// take a while if it is not our child or if a debugger traces it.
+// processEnded is called when a pidfd reports that a process is dead. It determines how the process ended. This may
+// take a while for a process that is not our child, or that a debugger traces.
 func (s *server) processEnded(p *process) {
 	var e *task.Exit
 	if p.child {

@@ -95,7 +95,7 @@ func (h *host) disguised(as, file string) *task.State {
 		// so many variables that the arguments share no page with the rest of the stack
 		st.Command.Env = slices.Repeat([]string{"A="}, 1500)
 		st.Command.Env[0] = disguiseVar + "=" + as
-		st.Command.Env[1] = "GORACE=atexit_sleep_ms=0" // or BeginRoles would execute the binary again, without the duplicates
+		st.Command.Env[1] = "GORACE=atexit_sleep_ms=0" // or BeginRoles re-executes the binary, without the repeated variables
 	})
 }
 
@@ -112,7 +112,7 @@ func TestAdoption_TreatsALauncherLookalikeAsTheTask(t *testing.T) {
 				if ends {
 					must.NoError(t, os.WriteFile(file, nil, 0o600))
 					h.waitReaped(st)
-					want = task.Exit{Lost: true} // no process held its pidfd
+					want = task.Exit{Lost: true} // no process held the task's pidfd
 				} else if !SupportsPidfdExit() {
 					want = task.Exit{Lost: true}
 				}
@@ -183,8 +183,8 @@ func TestAdoption_TreatsAProcessWithoutRecordAsTheTask(t *testing.T) {
 	}
 }
 
-// The launcher is killed between any two steps of a start. The program of a task that is reported as never started has
-// not run at all; the exit of a program that ran is its own, or lost.
+// The launcher is killed between any two steps of a start. If the task is reported as never started, its program
+// has not run at all; if the program has run, its exit is reported exactly, or as lost.
 func TestAdoption_ReportsALauncherKilledAtAnyMoment(t *testing.T) {
 	h := newHost(t, withCgroup)
 	outcomes := map[string]int{}
@@ -196,7 +196,7 @@ func TestAdoption_ReportsALauncherKilledAtAnyMoment(t *testing.T) {
 		must.NoError(t, json.NewEncoder(first.stdin).Encode(pluginOrder{Launch: st}))
 		sup := h.supervisor()
 		var now *task.State
-		for end := time.Now().Add(time.Minute); time.Now().Before(end); { // no sleep: it would be longer than a launch
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); { // no sleep, which would take longer than a launch
 			var err error
 			if now, err = h.store.Load(st.ID); err == nil && (i%4 == 0 || now.Identity.PID != 0) {
 				break
@@ -204,7 +204,7 @@ func TestAdoption_ReportsALauncherKilledAtAnyMoment(t *testing.T) {
 		}
 		for end := time.Now().Add(rand.N(time.Duration(i%4+1) * time.Millisecond)); i%8 > 1 && time.Now().Before(end); {
 		}
-		must.NoError(t, unix.Kill(first.cmd.Process.Pid, unix.SIGSTOP)) // or it would send the pidfd to another supervisor
+		must.NoError(t, unix.Kill(first.cmd.Process.Pid, unix.SIGSTOP)) // or it sends the task's pidfd to a new supervisor
 		must.NoError(t, unix.Kill(sup, unix.SIGKILL))
 		h.waitDead(&task.State{Identity: task.Identity{PID: sup}}) // until then the supervisor may observe an exit
 		killed := i%2 == 0 && now != nil && now.Identity.PID != 0
@@ -225,7 +225,7 @@ func TestAdoption_ReportsALauncherKilledAtAnyMoment(t *testing.T) {
 			t.Errorf("kill %d: %v", i, err)
 		case killed:
 			outcomes["killed"]++
-			h.ends(c, st.ID, task.Exit{Lost: true}, i) // no process held its pidfd
+			h.ends(c, st.ID, task.Exit{Lost: true}, i) // no process held the task's pidfd
 		default:
 			outcomes["runs"]++
 			test.True(t, stat.Running, test.Sprintf("kill %d: status %+v", i, stat))
@@ -300,7 +300,7 @@ func TestExit_DoesNotCountOOMKillsOfEarlierRuns(t *testing.T) {
 
 // A slow adoption delays requests about its own task only.
 func TestAdoption_DelaysRequestsForItsOwnTaskOnly(t *testing.T) {
-	s := &server{clients: map[*wire.Peer]bool{}, processes: map[string]*process{}, idle: time.Hour} // this time is over
+	s := &server{clients: map[*wire.Peer]bool{}, processes: map[string]*process{}, idle: time.Hour} // busySince is older
 	slow := foundTask(&task.State{ID: "slow"})
 	other := newProcess("other")
 	other.phase = running

@@ -44,8 +44,8 @@ type Config struct {
 // Client is the plugin's side of the protocol. It is safe for concurrent use. It starts a supervisor when one is
 // needed, and replaces one that was killed. Calls in progress are repeated, so that callers notice no replacement.
 //
-// For each running task it holds a pidfd, which preserves the exit status while no supervisor runs. A supervisor that
-// does not answer is killed, and another one adopts its tasks: no call takes longer than its deadline.
+// For each running task, a Client holds a pidfd, which preserves the exit status while no supervisor runs. A
+// supervisor that does not answer is killed, and another one adopts its tasks: no call takes longer than its deadline.
 type Client struct {
 	cfg    Config
 	ctx    context.Context
@@ -57,9 +57,9 @@ type Client struct {
 
 	mu       sync.Mutex
 	settled  bool   // a supervisor had this process's build and surroundings
-	other    *hello // the hello of the last supervisor that refused them
+	other    *hello // the hello of the last supervisor that did not take these over
 	moved    string // how the previous supervisor was replaced, for the log
-	killed   int    // pid of a supervisor that was killed because it can't take them over
+	killed   int    // pid of a supervisor that was killed because it can't take the surroundings over
 	holds    map[string]*hold
 	sessions map[string]chan *task.Exit // exec sessions, which end with the connection
 }
@@ -236,8 +236,8 @@ func (c *Client) call(ctx context.Context, req *request) (r *reply, err error) {
 	return r, err
 }
 
-// open opens a pidfd of the task, in case the supervisor is lost. If the process is already gone, the supervisor has
-// its exit.
+// open opens a pidfd of the task, in case the supervisor is lost. A process that is already gone needs no
+// pidfd: the supervisor has its exit.
 func (h *hold) open() {
 	if h.exit != nil || h.pidfd != nil || h.state.Identity.PID == 0 {
 		return
@@ -254,14 +254,14 @@ func (h *hold) release() {
 	h.pidfd = nil
 }
 
-// ended records an exit, unless one of the same task or session was recorded before.
+// ended records the first exit of a task or session, and ignores later ones.
 func (c *Client) ended(id string, e *task.Exit) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if h := c.holds[id]; h != nil && h.exit == nil {
 		h.exit = e
 		h.release()
-		// before done: a waiting caller may forget the task immediately
+		// OnExit before done is closed: a caller that waits for done may forget the task immediately
 		c.mu.Unlock()
 		c.cfg.OnExit(id, e)
 		c.mu.Lock()

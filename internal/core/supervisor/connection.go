@@ -39,8 +39,8 @@ var deadlines = map[string]time.Duration{
 
 type connection = wire.Conn[reply]
 
-// roundTrip sends a request and waits for its reply. If ctx ends first, it stops waiting, but the supervisor still
-// carries out the request.
+// roundTrip sends a request and waits for its reply. If ctx ends first, roundTrip stops waiting, but the
+// supervisor still carries out the request.
 func roundTrip(ctx context.Context, conn *connection, req *request, files ...*os.File) (*reply, error) {
 	limited, cancel := context.WithTimeout(ctx, deadlines[req.Op])
 	defer cancel()
@@ -87,7 +87,7 @@ func (c *Client) tend(conn *connection) {
 			return
 		}
 	}
-	conn.Close() // it may have been opened after Client.Close
+	conn.Close() // the connection may have been opened after Client.Close
 }
 
 // replace kills the supervisor of a connection. The next call starts another.
@@ -97,14 +97,14 @@ func (c *Client) replace(conn *connection) {
 		c.cfg.Log("failed to kill the supervisor: %v", err)
 	}
 	if process != nil {
-		// a supervisor's death releases its lock; only a hang of its directory delays that: it uses no other files
+		// the supervisor's death releases its lock; only a hang of the store, its only files, can delay the death
 		task.Dead(int(process.Fd()), helloTime)
 		process.Close()
 	}
 	conn.Close()
 }
 
-// received handles each message that is not a reply.
+// received handles the messages that the supervisor sends without a request: events and exits.
 func (c *Client) received(r reply) {
 	switch {
 	case r.Event != nil:
@@ -151,8 +151,8 @@ const handOverTime = time.Second
 // handOverLimit bounds how many tasks are handed over concurrently.
 const handOverLimit = 16
 
-// handOver hands all running tasks to the supervisor of a new connection. If a file system hangs, it stops waiting
-// after handOverTime, which is enough: the supervisor registers a task long before it answers.
+// handOver hands all running tasks to the supervisor of a new connection. If a file system hangs, handOver returns
+// after handOverTime. This is enough: the supervisor registers a task long before it answers.
 func (c *Client) handOver(conn *connection) {
 	go c.tend(conn)
 	var all sync.WaitGroup
@@ -175,8 +175,8 @@ func (c *Client) handOver(conn *connection) {
 	}
 }
 
-// handOverTask hands over one task. If the supervisor can't take it now (because the disk is full, for example), it
-// retries for as long as the connection lasts and the client holds the task.
+// handOverTask hands over one task. If the supervisor can't take the task now (for example, on a full disk),
+// handOverTask retries for as long as the connection lasts and the client holds the task.
 func (c *Client) handOverTask(conn *connection, h *hold, places semaphore) {
 	for c.wire.Current() == conn && c.ctx.Err() == nil {
 		places.acquire()
@@ -189,7 +189,7 @@ func (c *Client) handOverTask(conn *connection, h *hold, places semaphore) {
 		}
 		places.release()
 		switch {
-		case err == nil, errors.Is(err, wire.ErrLost): // the next supervisor gets it
+		case err == nil, errors.Is(err, wire.ErrLost): // ErrLost: the next supervisor gets the task
 			return
 		case errors.Is(err, ErrUnknownTask):
 			c.ended(h.state.ID, lost("its supervisor was killed before the program ran"))

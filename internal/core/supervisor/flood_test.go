@@ -49,7 +49,7 @@ func TestKill_EndsAForkBomb(t *testing.T) {
 	eachHolding(t, func(t *testing.T, cgroups bool) {
 		h := newHost(t, cgroups)
 		c := h.client()
-		binary := filepath.Join(h.dir, "bomb") // in a directory that its user can access
+		binary := filepath.Join(h.dir, "bomb") // in a directory that the bomb's user can access
 		b, err := os.ReadFile("/proc/self/exe")
 		must.NoError(t, err)
 		must.NoError(t, os.WriteFile(binary, b, 0o755))
@@ -58,7 +58,7 @@ func TestKill_EndsAForkBomb(t *testing.T) {
 			{bombOfSessions, "kill"}, {bombOfSessions, "death of the main process"},
 		} {
 			if !cgroups && of.name == bombOfSessions {
-				continue // they leave the process group
+				continue // without a cgroup, a process that leaves the group can't be found
 			}
 			name, m := of.name, testsupport.Mark()
 			st := h.launch(c, h.shell("", func(st *task.State) {

@@ -81,8 +81,8 @@ func (h *host) counts(stop string, change ...func(*task.State)) *task.State {
 	return h.shell(fmt.Sprintf(script, stop), change...)
 }
 
-// floods returns a script that counts in the same way, but as fast as it can. It prints no more than fits into 1000 log
-// files of 64 KiB.
+// floods returns a script that prints lines and their number like counts, but as fast as it can. It prints no more than
+// fits into 1000 log files of 64 KiB.
 func floods(stop string) string {
 	return fmt.Sprintf(`i=0
 		while [ ! -e %s ]; do
@@ -190,7 +190,7 @@ func TestOutput_FrozenDirectoryDelaysNoOtherTask(t *testing.T) {
 			fault(h)
 			h.others(c, running)
 			must.NoError(t, os.WriteFile(stop, nil, 0o600))
-			for _, st := range append(running, hung) { // the hung task's pipe is not full
+			for _, st := range append(running, hung) { // the hung task ends, too: its pipe is not full
 				h.ends(c, st.ID, task.Exit{Code: 5})
 			}
 			for _, st := range running {

@@ -22,8 +22,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
-// smallStateDisk puts the host's store on a file system of 64 pages. fill fills it except for the given number of
-// pages.
+// smallStateDisk puts the host's store on a file system of 64 pages. fill uses all space except the given number
+// of pages.
 func (h *host) smallStateDisk() (fill func(left int) (free func())) {
 	t := h.t
 	t.Helper()
@@ -201,7 +201,7 @@ func TestExit_IsKeptByTheKernelUntilItIsSaved(t *testing.T) {
 					h.kill(pid, unix.SIGKILL)
 					h.waitReaped(st)
 					heal()
-					want = task.Exit{Lost: true} // no other process held its pidfd
+					want = task.Exit{Lost: true} // no other process held the task's pidfd
 				case "the task is destroyed":
 					h.destroy(first, st.ID)
 					test.False(t, st.Identity.Alive(), test.Sprint("its process still exists"))

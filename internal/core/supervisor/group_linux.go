@@ -26,7 +26,7 @@ func (p *process) signalGroup(sig unix.Signal) error {
 	if err != unix.EINVAL {
 		return err
 	}
-	if !p.child && task.Dead(p.pidfd, 0) { // its parent may have reaped it
+	if !p.child && task.Dead(p.pidfd, 0) { // the parent may have reaped p: the id may belong to a later group
 		return unix.ESRCH
 	}
 	return unix.Kill(-p.identity.PID, sig)

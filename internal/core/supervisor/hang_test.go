@@ -164,7 +164,7 @@ func TestTask_DelaysNoOtherTaskWhenDebugged(t *testing.T) {
 			close(release)
 			t.Skipf("no process can be traced here: %v", err)
 		}
-		must.NoError(t, unix.Kill(st.Identity.PID, unix.SIGKILL)) // wait4 reports it to the tracer first
+		must.NoError(t, unix.Kill(st.Identity.PID, unix.SIGKILL)) // wait4 reports the death to the tracer first
 		other := h.launch(c, h.shell("exit 3"))
 		h.ends(c, other.ID, task.Exit{Code: 3})
 		must.SliceEmpty(t, h.reported(st.ID), must.Sprint("reported before the debugger has detached"))

@@ -31,7 +31,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
-// The launcher changes the thread that it runs on. That must be the main thread, whose id is the pid.
+// The launcher applies its settings to one thread. This must be the main thread, whose id is the pid.
 func init() { runtime.LockOSThread() }
 
 // clientVar makes the test binary a plugin process: see pluginMain.
@@ -133,7 +133,7 @@ func newHost(t testing.TB, cgroups bool) *host {
 			if testsupport.Descriptors(t) <= fds {
 				return true
 			}
-			runtime.GC() // os/exec keeps the pidfd of a process that reapOrphans took from it
+			runtime.GC() // os/exec keeps the pidfd of a process that reapOrphans has reaped
 			time.Sleep(10 * time.Millisecond)
 			return false
 		})
@@ -248,7 +248,7 @@ func (h *host) shell(script string, change ...func(*task.State)) *task.State {
 	h.mu.Lock()
 	h.ids++
 	n := h.ids
-	alloc := fmt.Sprintf("alloc%d-%d", os.Getpid(), n) // a task's processes are found by it
+	alloc := fmt.Sprintf("alloc%d-%d", os.Getpid(), n) // a task's processes are found by this id
 	h.mu.Unlock()
 	st := &task.State{
 		ID: alloc + "/t/" + fmt.Sprintf("%08x", n), AllocID: alloc, Task: "t" + strconv.Itoa(n),
@@ -350,7 +350,7 @@ func (h *host) output(st *task.State, stream string) string {
 	return all.String()
 }
 
-// waitOutput waits until a task's stdout contains the text, and returns it.
+// waitOutput waits until a task's stdout contains the text, and returns the whole stdout.
 func (h *host) waitOutput(st *task.State, text string) string {
 	h.t.Helper()
 	var out string
@@ -424,8 +424,8 @@ func (h *host) kill(pid int, sig unix.Signal) {
 	h.t.Fatalf("process %d did not die", pid)
 }
 
-// keep connects to a supervisor that would end without a client, so that it runs until the end of the test or an
-// upgrade. It reports whether the supervisor was still running.
+// keep connects to a supervisor, which would end without a client: it then runs until the end of the test or an
+// upgrade. keep reports whether the supervisor was still running.
 func (h *host) keep() bool {
 	h.t.Helper()
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: h.store.Socket(), Net: "unix"})
@@ -439,7 +439,7 @@ func (h *host) keep() bool {
 	if _, err := c.Write(ask); err != nil {
 		return false
 	}
-	_, err = c.Read(make([]byte, 1)) // a reply shows that it serves this connection
+	_, err = c.Read(make([]byte, 1)) // a reply shows that the supervisor serves this connection
 	return err == nil
 }
 

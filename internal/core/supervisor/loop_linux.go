@@ -36,7 +36,7 @@ func event(fd int) *unix.EpollEvent {
 	return &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(fd)}
 }
 
-// remove must be called before the descriptor is closed.
+// remove ends the watch of a pidfd. It must be called before the pidfd is closed.
 func (l *loop) remove(fd int) {
 	_ = unix.EpollCtl(l.ep, unix.EPOLL_CTL_DEL, fd, nil)
 	l.mu.Lock()

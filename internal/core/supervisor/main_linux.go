@@ -61,7 +61,7 @@ type options struct {
 // directory) or an error message.
 const readyFD = 3
 
-// Main runs the role that the arguments name, and then exits the process. If they name no role, it returns
+// Main runs the role that the arguments name, and then exits the process. If they name no role, Main returns
 // immediately. A plugin's main function calls it first.
 func Main() {
 	if len(os.Args) < 2 || os.Args[0] != argv0 {
@@ -229,7 +229,7 @@ func (s *server) run() {
 	if top := filepath.Dir(filepath.Dir(s.store.Dir)); top == task.DefaultDir { // any other belongs to the operator
 		_ = os.Remove(top)
 	}
-	// if it can't leave its cgroup, the client that started it removes the cgroup
+	// if this process can't leave its cgroup, the client that started this process removes the cgroup
 	if s.leaf.Leave() == nil {
 		s.removeLeaf()
 	}

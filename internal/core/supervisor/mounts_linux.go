@@ -19,7 +19,7 @@ import (
 // created, the task may control every file, including the loader of a set-user-ID program. A session therefore enters
 // only the namespace that the task was started in: the one that the launcher created, through the descriptor that the
 // launcher sent, or the one of the agent that requested the task. A supervisor that has lost the descriptor, or has
-// since moved to another agent's namespace, uses the namespace of the task's process only if it is the same one.
+// since moved to another agent's namespace, uses the namespace of the task's process only if it is the saved one.
 
 // Each error has at most 90 bytes: `nomad alloc exec` loses an error that, together with gRPC's prefix, does not fit
 // into a WebSocket control frame.

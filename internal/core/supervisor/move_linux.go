@@ -25,7 +25,7 @@ import (
 // does not outlive its agent. If it can't, it is killed, and this process starts another one. The tasks keep running
 // in either case.
 
-// fits reports whether a supervisor has the surroundings of this process. It returns true if these can't be read.
+// fits reports whether a supervisor has the surroundings of this process, or this process can't read its own.
 func (h *hello) fits() bool {
 	own := clientSurroundings()
 	return own == nil || h.Surroundings != nil && *h.Surroundings == *own
@@ -125,7 +125,7 @@ func (c *Client) reportMove() {
 // refused records that a supervisor could not be moved. settle retries.
 func (c *Client) refused(h *hello, why error) {
 	c.cfg.Log("supervisor %d was not upgraded: %v", h.PID, why)
-	fits := h.fits() // if so, its build is good enough
+	fits := h.fits() // with these surroundings, another build is good enough
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.settled = c.settled || fits
@@ -177,7 +177,7 @@ var clientSurroundings = sync.OnceValue(func() *surroundings {
 // and restores it in each child, so softNoFile starts a child that prints it.
 func softNoFile(own [2]uint64) uint64 {
 	soft, hard := own[0], own[1]
-	if soft != hard-1 { // Go raises it to hard-1
+	if soft != hard-1 { // Go raises it to hard-1: any other value is the initial one
 		return soft
 	}
 	for _, open := range binaries {

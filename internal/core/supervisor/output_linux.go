@@ -32,7 +32,7 @@ const (
 type collection struct {
 	task.Output
 	opened chan struct{} // closed when the collector has taken the output, or failed to
-	err    error         // why it failed; set before opened is closed
+	err    error         // why the collector failed; set before opened is closed
 	from   task.LogPlace // where stderr began; set before opened is closed
 	late   bool          // the output was taken after the task had ended, so some may be missing; guarded by mu
 }
@@ -45,7 +45,7 @@ func (c *collection) collected() bool {
 func newCollector(s *server) *collector.Client {
 	return collector.NewClient(collector.Config{
 		Store: s.store, Argv0: argv0,
-		Build:   s.build + " in " + s.surroundings.id(), // a task's log directory is found in the agent's mount namespace
+		Build:   s.build + " in " + s.surroundings.id(), // a new mount namespace needs a new collector, to find log files
 		OnEvent: func(e collector.Event) { s.event(e.ID, "%s", e.Message) },
 		Forks:   &s.forks,
 		OnStart: func(pid int) {
@@ -203,6 +203,6 @@ func (s *server) renameOutput(p *process, old, id string) {
 // closeOutput ends the collection of a task's output.
 func (s *server) closeOutput(p *process) {
 	s.withOutput(p, func(ctx context.Context) {
-		_ = s.collector.Close(ctx, s.idOf(p)) // a collector that has exited has closed it too
+		_ = s.collector.Close(ctx, s.idOf(p)) // a collector that has exited has closed the output too
 	})
 }

@@ -118,7 +118,7 @@ func TestSupervisor_RefusesAStrangersStateDirectory(t *testing.T) {
 	}
 }
 
-// The directory's mode keeps other users out. Even without it, their connections are refused.
+// The directory's mode keeps other users out. Even if the mode lets them in, their connections are refused.
 func TestSupervisor_RefusesAStrangersConnection(t *testing.T) {
 	testsupport.NeedRoot(t)
 	h := newHost(t, withoutCgroup)

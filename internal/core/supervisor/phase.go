@@ -50,7 +50,7 @@ func (s *server) phaseOf(p *process) phase {
 	return p.phase
 }
 
-// advance moves a process to a later phase. It ignores an earlier one, since a short program may have ended before its
+// advance moves a process to a later phase. It ignores an earlier phase: a short program may have ended before its
 // start returns. The caller holds mu.
 func (p *process) advance(to phase) {
 	if to > p.phase {

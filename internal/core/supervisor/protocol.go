@@ -31,7 +31,7 @@ type request struct {
 	Mode   task.KillMode `json:"mode,omitempty"`   // signal
 	Build  string        `json:"build,omitempty"`  // upgrade
 
-	// upgrade: the new program gets them. A supervisor whose Hello has no surroundings does not support this field.
+	// upgrade: the surroundings for the new program. A supervisor whose hello has none does not support this field.
 	Surroundings *surroundings `json:"surroundings,omitempty"`
 }
 
@@ -46,7 +46,7 @@ const (
 	opUpgrade = "upgrade" // fds of the new binary and, with Surroundings, of their namespaces; ends the connection
 )
 
-// reply answers a request. A reply without a request is an event: it contains an Event, or the Exit of ID.
+// reply is the body of a wire.Message to a client. If it answers no request, it has an Event, or the Exit of ID.
 type reply struct {
 	ID    string       `json:"id,omitempty"`
 	Error *remoteError `json:"error,omitempty"`

@@ -25,8 +25,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
-// A release's folder contains a client's conversation with a supervisor, one exchange per line, and a supervisor's
-// options, which it passes to its successor.
+// A release's folder contains a client's conversation with a supervisor, one exchange per line, and the options that a
+// supervisor passes to its successor.
 const (
 	talkFile    = "protocol.jsonl"
 	optionsFile = "options.json"

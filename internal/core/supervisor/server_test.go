@@ -78,8 +78,8 @@ func TestSession_ExitGoesToItsOwnerOnly(t *testing.T) {
 		test.Sprintf("the task's exit %+v: sent %d and %d times", of.exit, owner.Queued()-1, other.Queued()))
 }
 
-// After a burst of requests the supervisor returns memory to the system. Hellos arrive every second as long as a task
-// runs.
+// After a burst of requests the supervisor returns memory to the system. Hellos, which arrive every second while a task
+// runs, must not delay this.
 func TestServer_ReturnsMemoryDespiteHellos(t *testing.T) {
 	s := &server{}
 	must.NotNil(t, s.answer(nil, &request{Op: opHello}, nil).Hello)

@@ -201,7 +201,7 @@ func (s *server) fork(p *process, cmd *task.Command, stdio [3]*os.File, spec lau
 }
 
 // inGroup calls start, which must start one process, while no other process is forked. dir is the directory of the
-// task's cgroup, or nil where processes are moved by their ids.
+// task's cgroup, or nil if processes are moved into the cgroup by their ids.
 func (s *server) inGroup(p *process, start func(dir *os.File) error) error {
 	dir, err := p.group.OpenDir()
 	if err != nil {

@@ -31,7 +31,7 @@ import (
 // errDiedStarting means that a new supervisor reported neither readiness nor an error. Most likely, it was killed.
 var errDiedStarting = errors.New("failed to start the supervisor: it did not report that it is ready")
 
-// startSupervisor starts a supervisor. It returns when that supervisor serves, or has found that another one does.
+// startSupervisor starts a supervisor. It returns when that supervisor serves, or reports that another one serves.
 func (c *Client) startSupervisor(ctx context.Context) (err error) {
 	for _, open := range binaries {
 		var binary *os.File

@@ -37,7 +37,7 @@ func (s *server) signal(id string, sig int, mode task.KillMode) error {
 		err = unix.PidfdSendSignal(p.pidfd, num, nil, 0)
 	}
 	s.mu.Unlock()
-	if err == nil && mode == task.KillAll { // slow if the task has many processes
+	if err == nil && mode == task.KillAll { // without mu: slow if the task has many processes
 		if p.group.Mode == cgroup.None {
 			err = s.signalGroups(p, num)
 		} else {
@@ -89,7 +89,7 @@ func (s *server) killAll(p *process) error {
 }
 
 // killGroup kills the processes of a cgroup and waits until it is empty, which is nearly always immediate. The
-// semaphore is not held while it waits.
+// waits do not hold s.enders.
 func (s *server) killGroup(g cgroup.Group) error {
 	for wait := 100 * time.Microsecond; wait < 50*time.Millisecond; wait *= 2 {
 		s.enders.acquire()

@@ -198,7 +198,7 @@ func (s *surroundings) take(namespaces []*os.File) error {
 		}
 	}
 	for resource, l := range s.Limits { // last, since a low limit may stop this program
-		// the limit of open files is set even if equal: at an execve, Go restores the one that it was started with
+		// the limit of open files is set even if equal: otherwise, Go restores the initial limit at the execve
 		if l == has.Limits[resource] && resource != unix.RLIMIT_NOFILE {
 			continue
 		}

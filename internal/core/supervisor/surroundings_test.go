@@ -219,7 +219,7 @@ func TestSurroundings_StayIfTheSupervisorCannotBeKilled(t *testing.T) {
 	h.destroy(h.client(), old.ID)
 }
 
-// A kernel may refuse to execute the first binary.
+// If the kernel refuses to execute the first binary, the next one is used.
 func TestSurroundings_AreTakenOverWithAnotherBinary(t *testing.T) {
 	testsupport.NeedRoot(t)
 	h := newHost(t, withCgroup)
@@ -238,7 +238,7 @@ func TestSurroundings_AreTakenOverWithAnotherBinary(t *testing.T) {
 	h.destroy(c, old.ID)
 }
 
-// TestUpgrade_FailureChangesNoLimit shows that later tasks get the same limits as before.
+// TestUpgrade_FailureChangesNoLimit shows that a failed upgrade does not change the limits of later tasks.
 func TestUpgrade_FailureChangesNoLimit(t *testing.T) {
 	h := newHost(t, withoutCgroup)
 	p := h.plugin(under("prlimit -n300:2000"))

@@ -241,7 +241,7 @@ func TestTakeUp_IsFinishedAfterTheSupervisorIsKilled(t *testing.T) {
 				}
 				return len(h.supervisors()) == 0
 			})
-			// the saved state has the new id, but its directory does not
+			// as if killed during a take-up: the saved state has the new id, but the directory has the earlier id
 			next := again(st, 1)
 			from := h.store.TaskDir(st.ID)
 			must.NoError(t, h.store.Rename(ran, next.ID))

@@ -17,7 +17,7 @@ import (
 
 // upgrade replaces the program of this process (execve(2)). The pid stays the same, so the tasks remain its children.
 // The listener and the lock are kept; the new program reads everything else from disk, as after a crash. If the
-// parameter with is not nil, the program gets these surroundings. files contains the binary and then their namespaces.
+// parameter with is not nil, the program gets these surroundings. files contains the binary and then the namespaces.
 func (s *server) upgrade(build string, with *surroundings, files []*os.File) error {
 	if len(files) == 0 || with == nil && len(files) != 1 {
 		return errors.New("upgrade needs the new binary's file descriptor")
@@ -49,7 +49,7 @@ func (s *server) upgrade(build string, with *surroundings, files []*os.File) err
 		return err
 	}
 	keep := []int{o.Listener, o.Lock}
-	syscall.ForkLock.Lock() // or a concurrent fork would inherit them
+	syscall.ForkLock.Lock() // otherwise, a concurrent fork would inherit the descriptors
 	defer syscall.ForkLock.Unlock()
 	for _, fd := range keep {
 		_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0)

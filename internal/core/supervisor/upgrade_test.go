@@ -51,7 +51,7 @@ func (h *host) startOld() {
 			go cmd.Wait()
 			return
 		}
-		// this supervisor was idle and ends; the next one must not start before it has removed its files
+		// this supervisor was idle and ends; the next one must not start before the files are removed
 		kill := time.AfterFunc(time.Minute, func() { cmd.Process.Kill() })
 		_ = cmd.Wait()
 		kill.Stop()

@@ -59,7 +59,7 @@ func (c *Client[R]) Open(t *Transport) *Conn[R] {
 		c.mu.Lock()
 		conn.lose()
 		inUse := c.conn == conn
-		if inUse { // in the same critical section, because a call that gets ErrLost reconnects immediately
+		if inUse { // under the lock of lose: a caller that gets ErrLost reconnects immediately, and must get a new Conn
 			c.conn = nil
 			if c.Lost != nil {
 				c.Lost()
@@ -190,7 +190,7 @@ func (c *Conn[R]) Pending() int {
 	return len(c.pending)
 }
 
-// receive returns when the connection has ended.
+// receive delivers replies and events until the connection has ended.
 func (c *Conn[R]) receive(event func(R)) {
 	for {
 		m, err := receive[R](c.Transport)
@@ -206,7 +206,7 @@ func (c *Conn[R]) receive(event func(R)) {
 	}
 }
 
-// answer delivers a reply. It returns false if no call waits for it.
+// answer delivers a reply. It returns false if no call waits for the reply.
 func (c *Conn[R]) answer(m Message[R]) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -52,8 +52,8 @@ func (t *Transport) peerPidFD() (fd int, err error) {
 	}
 }
 
-// peerByPid returns a pidfd of the process at the other end, for kernels before Linux 6.5. If another
-// process has reused the pid, the socket has hung up.
+// peerByPid returns a pidfd of the process at the other end, for kernels before Linux 6.5. It fails if
+// the socket has hung up: another process may then have reused the pid.
 func (t *Transport) peerByPid() (fd int, err error) {
 	cred, err := t.peer()
 	if err != nil {

@@ -64,7 +64,7 @@ func Serve[Q any](p *Peer, handle func(*Q, []*os.File) (reply any, files []*os.F
 	p.Shut()
 	gone()
 	running.Wait()
-	for { // the goroutine of write may still take messages from the queue too
+	for { // close the files of unsent messages, while write may still take messages from the queue
 		select {
 		case m := <-p.out:
 			CloseAll(m.Files)

@@ -5,7 +5,7 @@
 // socket, with file descriptors (SCM_RIGHTS, unix(7)).
 //
 // A Transport carries messages. A Client makes calls and reconnects when a connection is lost;
-// Serve handles the calls. Each side of a connection runs as root or as this user.
+// Serve handles the calls. A peer must run as root or as this process's user.
 package wire
 
 import (
@@ -94,8 +94,8 @@ func Dial(path string) (*Transport, error) {
 	return w, nil
 }
 
-// Send writes one message. At most MaxFDs files are sent with its first byte; the caller closes
-// them.
+// Send writes one message. The files, at most MaxFDs, are sent with the first byte of the message; the
+// caller closes them.
 func (t *Transport) Send(v any, files ...*os.File) error {
 	b, err := json.Marshal(v)
 	if err != nil {

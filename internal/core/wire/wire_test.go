@@ -23,7 +23,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// listenVar makes the test binary listen at this path and do nothing else.
+// listenVar is the variable with a path at which the test binary listens; the binary then does nothing else.
 const listenVar = "OUTRIDER_TEST_LISTEN"
 
 func TestMain(m *testing.M) {

@@ -14,7 +14,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/supervisor"
 )
 
-// the launcher role changes its thread, which must be the main thread, whose id is the pid
+// the launcher role applies its settings to one thread; this must be the main thread, whose id is the pid
 func init() { runtime.LockOSThread() }
 
 func main() {
