@@ -24,7 +24,7 @@ func BenchmarkCreate(b *testing.B) {
 	}
 }
 
-// keepParents makes the groups of a second task, which keep the parents of the groups in place.
+// keepParents makes the groups of a second task, so that the parents of g's groups are never removed.
 func keepParents(b *testing.B, g Group) {
 	other := Group{Mode: V1, V1: map[string]string{}}
 	for _, dir := range g.Owned {

@@ -56,7 +56,7 @@ func (g Group) Create(l Limits) (err error) {
 		if err == unix.EEXIST {
 			used = append(used, dir)
 			if dir == g.cgroup2() {
-				if err := renew(dir); err != nil { // a directory with a process in it is not replaced
+				if err := renew(dir); err != nil { // cleans dir in place if a process is in it
 					return err
 				}
 			}
@@ -136,7 +136,7 @@ func usedBefore(dir string) bool {
 //
 // Once cgroup.kill was used on a group, Linux since 6.14 and the stable kernels of 2025
 // immediately kill every process cloned into it (CLONE_INTO_CGROUP), for as long as the group
-// exists: fork compares the group's kill count with the kill count of the parent's group. Nomad
+// exists: fork compares the group's kill count with that of the parent process's group. Nomad
 // keeps the scope when it restarts a task in place. A new directory has a kill count of 0, and
 // its statistics cover only this run.
 //
@@ -225,7 +225,7 @@ func (g Group) none() bool { return g.Mode != V1 && g.Mode != V2 }
 // mkdir makes a cgroup and its missing parents. It returns EEXIST if the cgroup exists.
 func mkdir(dir string) error {
 	err := unix.Mkdir(dir, 0o755)
-	// another task's Remove may remove the parent between the two calls
+	// another task's Remove may remove the parent between mkparents and Mkdir
 	for range 10 {
 		if err != unix.ENOENT {
 			break
@@ -246,7 +246,7 @@ func mkparents(dir string) error {
 		}
 		err = unix.Mkdir(dir, 0o755|ours)
 	}
-	if err == unix.EEXIST || err == unix.ENOENT { // ENOENT: removed again; mkdir retries
+	if err == unix.EEXIST || err == unix.ENOENT { // ENOENT: a parent was removed in the meantime; mkdir retries
 		return nil
 	}
 	return err

@@ -130,7 +130,7 @@ func (g Group) KillOnce() error {
 	if err != nil || g.none() {
 		return err
 	}
-	rest := pids // those that cgroup.kill does not reach
+	rest := pids // the processes to signal: all that cgroup.kill does not reach
 	if dir := g.cgroup2(); dir != "" {
 		empty, err := g.empty([]string{dir})
 		if err != nil || empty && g.Mode == V2 {

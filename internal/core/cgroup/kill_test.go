@@ -59,7 +59,7 @@ func TestV1Kill_EndsATree(t *testing.T) {
 	}
 }
 
-// exits reports whether a process no longer executes user code. When it leaves its cgroup, it is not a zombie yet.
+// exits reports whether a process no longer executes user code. Processes leave their cgroup before they are zombies.
 func exits(stat string) bool {
 	f := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
 	flags, _ := strconv.ParseUint(f[9-3], 10, 64) // proc_pid_stat(5)

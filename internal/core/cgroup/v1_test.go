@@ -115,7 +115,7 @@ func TestV1Limits_IOHasItsOwnGroup(t *testing.T) {
 		"blkio.throttle.read_iops_device": disk + " 30", "blkio.throttle.write_iops_device": disk + " 40",
 		"blkio.bfq.weight": "550",
 	}
-	if !exists(filepath.Join(Detect("").Mounts[blkio], "blkio.bfq.io_serviced")) { // the root has no weight
+	if !exists(filepath.Join(Detect("").Mounts[blkio], "blkio.bfq.io_serviced")) { // no BFQ; the root has no weight
 		l.IOWeight = 0
 		delete(want, "blkio.bfq.weight")
 	}

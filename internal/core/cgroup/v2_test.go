@@ -33,8 +33,8 @@ var v2Files = map[string]string{
 	"pids.current":        "5\n",
 }
 
-// v2Fixture returns a group of plain files. Tests can check the written values and the parsing of
-// files with it, but not the kernel's reaction. The content "-" removes a file.
+// v2Fixture returns a group of plain files. They allow tests of written values and of parsing, but not
+// of the kernel's reaction. The content "-" removes a file.
 func v2Fixture(t *testing.T, change map[string]string) Group {
 	files := maps.Clone(v2Files)
 	for name, content := range change {

@@ -197,7 +197,7 @@ func (c *check) exec(r *run, script string, input ...string) *session {
 	return s
 }
 
-// Send receives a message from the plugin.
+// Send is called by Nomad's client with each message from the plugin.
 func (s *session) Send(m *drivers.ExecTaskStreamingResponseMsg) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -209,7 +209,7 @@ func (s *session) Send(m *drivers.ExecTaskStreamingResponseMsg) error {
 	return nil
 }
 
-// Recv returns the next message for the plugin.
+// Recv is called by Nomad's client for the next message to the plugin.
 func (s *session) Recv() (*drivers.ExecTaskStreamingRequestMsg, error) {
 	if s.input == nil {
 		<-s.ctx.Done()

@@ -45,7 +45,7 @@ var endCases = []driverCase{
 		cancelled, cancel := context.WithCancel(c.ctx)
 		_, err = c.WaitTask(cancelled, r.cfg.ID)
 		c.ok(err, "WaitTask")
-		cancel() // must not end the others
+		cancel() // must not end the other waits
 		r.end()
 		for _, got := range []*drivers.ExitResult{receive(c, first, "exit"), receive(c, second, "exit"), r.wait(), r.wait()} {
 			c.wantExit(got, 5, 0)

@@ -117,7 +117,7 @@ var startCases = []driverCase{
 		r := c.startTask("echo out")
 		r.wantExit(0, 0)
 		began := time.Now()
-		c.ok(r.logmon.Stop(), "stopping logmon") // it waits 2 s if the pipe is not opened and closed
+		c.ok(r.logmon.Stop(), "stopping logmon") // logmon waits 2 s if the driver has not opened and closed the pipe
 		if took := time.Since(began); took >= 2*time.Second {
 			c.fail("logmon waited %s for the end of the output", took)
 		}

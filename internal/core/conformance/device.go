@@ -50,8 +50,8 @@ type Device struct {
 	// Measures is set if each healthy device has statistics.
 	Measures bool
 
-	// Release is set for plugins that release their devices. It makes the devices for one case, since these cases run
-	// concurrently.
+	// Release is set for plugins that release their devices. Each call makes the devices for one case, since the
+	// cases run concurrently.
 	Release func(*testing.T) *Release
 }
 
@@ -97,8 +97,8 @@ func (d Device) Test(t *testing.T) {
 	}
 }
 
-// start creates the plugin at the other end of a socket. At the end of the test, nothing of the
-// plugin may be left.
+// start creates the plugin at the other end of a socket. At the end of the test, the plugin
+// must have left nothing behind.
 func (d Device) start(t *testing.T) device.DevicePlugin {
 	t.Helper()
 	hclog.DefaultOutput = io.Discard // go-plugin logs each connection to it

@@ -71,7 +71,7 @@ func (h *host) load() (err error) {
 		return err
 	}
 	h.logger = hclog.New(&hclog.LoggerOptions{Output: h.log, Level: hclog.Debug})
-	if h.dir, err = os.MkdirTemp("", "oc"); err != nil { // a socket's path has at most 107 bytes (unix(7))
+	if h.dir, err = os.MkdirTemp("", "oc"); err != nil { // short: a socket's path has at most 107 bytes (unix(7))
 		return err
 	}
 	h.tmp = filepath.Join(h.dir, "t")

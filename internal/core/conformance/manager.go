@@ -59,12 +59,12 @@ type Manager struct {
 	mu      sync.Mutex
 	devices []*structs.NodeDeviceResource
 	updates []string // the devices after each update, in the format of Devices
-	wanted  int      // the last update that Want has found
+	wanted  int      // index in updates of the last update that Want has found
 	state   *state.PluginState
 }
 
-// StartManager starts a manager with one plugin. At the end of the test, it is shut down as by an
-// agent; then no process and no socket may be left.
+// StartManager starts a manager with one plugin. At the end of the test, the manager is shut down as by
+// an agent, and must leave no process and no socket.
 func StartManager(t *testing.T, b Binary) *Manager {
 	t.Helper()
 	m, err := newManager(t, b)
@@ -90,7 +90,7 @@ func newManager(t *testing.T, b Binary) (*Manager, error) {
 	t.Helper()
 	m := &Manager{t: t}
 	var err error
-	m.short, err = os.MkdirTemp("", "oc") // a socket's path has at most 107 bytes (unix(7))
+	m.short, err = os.MkdirTemp("", "oc") // short: a socket's path has at most 107 bytes (unix(7))
 	must.NoError(t, err)
 	env := maps.Clone(b.Env)
 	if env == nil {
@@ -184,7 +184,7 @@ func (m *Manager) Devices() string {
 	return nodeDevices(m.devices)
 }
 
-// Resources returns the same devices in Nomad's type.
+// Resources returns the node's devices in Nomad's type.
 func (m *Manager) Resources() []*structs.NodeDeviceResource {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -19,7 +19,7 @@ import (
 // (device.Releaser). The plugin must have a group of at least two healthy devices.
 type Release struct {
 	// Binary is the plugin as a file, because the test kills it. Its grace period should be about two
-	// seconds, and the time between its scans less than one.
+	// seconds, and the time between its scans less than one second.
 	Binary Binary
 
 	// Use uses a reservation as a task does, and leaves traces in it. kill ends the use immediately.
@@ -32,9 +32,9 @@ type Release struct {
 	// still be in use.
 	End func(t *testing.T, id string)
 
-	// Blind hides the evidence from the plugin, like an API whose token has lost its permissions: it
-	// returns nothing, without an error. restore makes it visible again. Blind is nil if the plugin
-	// queries no such source.
+	// Blind hides the evidence from the plugin, like an API that returns nothing, without an error,
+	// because its token has lost its permissions. restore makes the evidence visible again. Blind is
+	// nil if the plugin queries no such source.
 	Blind func(*testing.T) (restore func())
 
 	// Held returns the ids of the devices that have a holder according to the plugin's record.
@@ -115,7 +115,7 @@ func (d Device) testRelease(t *testing.T) {
 			time.Sleep(sweeps)
 			r.wantHeldOnce(r.a)
 			r.wantHeldOnce(r.b)
-			r.KillPlugin() // the next process has no information from before
+			r.KillPlugin() // the next process knows nothing from before the kill
 			time.Sleep(sweeps)
 			r.wantHeldOnce(r.a)
 			r.wantHeldOnce(r.b)
@@ -140,7 +140,7 @@ func (d Device) testRelease(t *testing.T) {
 		r.reserve(r.a)
 		took := time.Since(began)
 		const steps = 5
-		for step := range steps { // spread over a release and the reservation after it
+		for step := range steps { // spreads the kills over a release and the reservation after it
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
@@ -180,7 +180,7 @@ func (r releaser) reserve(id string) *device.ContainerReservation {
 	return reservation
 }
 
-// reserveAfterKill reserves a device, once the next plugin runs, and checks that it has no traces.
+// reserveAfterKill reserves device a once the next plugin runs, and checks that the reservation has no traces.
 func (r releaser) reserveAfterKill() {
 	r.Helper()
 	var reservation *device.ContainerReservation

@@ -151,7 +151,7 @@ func (c *check) startTask(script string, change ...func(*drivers.TaskConfig)) *r
 	return r
 }
 
-// sleeping is a script for running; waiting is one that exits with code 7 after end.
+// sleeping and waiting are scripts for the method running. waiting exits with code 7 when the method end is called.
 const (
 	sleeping = "echo > ready; exec sleep 1000"
 	waiting  = "echo > ready; while [ ! -e go ]; do sleep 0.05; done; echo over; exit 7"
@@ -282,7 +282,7 @@ func (r *run) wait() *drivers.ExitResult {
 	return receive(r.c, ch, "exit")
 }
 
-// wantExit waits for this exit.
+// wantExit waits for the task's exit, and ends the case if the exit is another one.
 func (r *run) wantExit(code int, sig syscall.Signal) { r.c.wantExit(r.wait(), code, sig) }
 
 func (c *check) wantExit(got *drivers.ExitResult, code int, sig syscall.Signal) {

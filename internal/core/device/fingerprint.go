@@ -90,7 +90,7 @@ func (p *Server) isGivenUp() bool {
 const givenUp = "it has given up on this plugin and misses all later changes; restart the agent"
 
 // givenAfter is how long after a reservation a stream may still be opened: if the plugin was killed,
-// Nomad repeats both calls.
+// Nomad repeats the reservation and reopens the stream.
 const givenAfter = 10 * time.Second
 
 // scanner scans for one stream.

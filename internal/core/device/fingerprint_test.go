@@ -395,7 +395,7 @@ func TestEvents_KickAndRestartAfterError(t *testing.T) {
 		p, log := start(t, s)
 		ch := stream(t, p)
 		next(t, ch)
-		time.Sleep(2500 * time.Millisecond) // 1 s, then 2 s
+		time.Sleep(2500 * time.Millisecond) // the delays after the errors are 1 s, then 2 s
 		synctest.Wait()
 		n := calls.Load()
 		test.Eq(t, 2, n, test.Sprintf("%d calls after 2.5 s", n))

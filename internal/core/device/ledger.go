@@ -100,5 +100,5 @@ func (l ledger) snapshot(current map[tuple]attributes) *snapshot {
 
 // idsAttribute distinguishes nodes with devices of the same kind. The scheduler would
 // otherwise treat them as one class and check only one of them
-// (nomad/structs/node_class.go). A group without a healthy device does not have it.
+// (nomad/structs/node_class.go). Only a group with a healthy device has this attribute.
 const idsAttribute = "ids"

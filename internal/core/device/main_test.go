@@ -63,7 +63,7 @@ var filePlugin = Plugin[fileConfig]{
 		if strings.Contains(c.Dir, "*") {
 			return nil, fmt.Errorf("dir %q has a *: name one directory", c.Dir)
 		}
-		// if the file exists
+		// the plugin dies if the test has created this file
 		if died, err := os.OpenFile(filepath.Join(c.Dir, "die"), os.O_APPEND|os.O_WRONLY, 0); err == nil {
 			fmt.Fprint(died, ".")
 			os.Exit(137)

@@ -89,7 +89,7 @@ func TestNomad_PluginReservesAfterNomadGaveItUp(t *testing.T) {
 		}
 	}
 	deaths := int64(0)
-	// until Nomad no longer starts it
+	// wait until Nomad no longer starts the plugin
 	for last := time.Now(); time.Since(last) < 2*time.Second; time.Sleep(10 * time.Millisecond) {
 		info, err := os.Stat(die)
 		must.NoError(t, err)
@@ -145,7 +145,7 @@ func TestNomad_FailedFirstScanDoesNotDelayAgent(t *testing.T) {
 		"by a panic": {Panic: "no such file"}} {
 		t.Run(name, func(t *testing.T) {
 			r := startRig(t, w)
-			r.Want("", soon) // Nomad would wait for 50 s
+			r.Want("", soon) // without an empty list, Nomad would wait for 50 s
 			n := r.Updates()
 			test.Eq(t, 1, n, test.Sprintf("%d updates", n))
 			r.quiet()

@@ -46,7 +46,7 @@ type Lease struct {
 	// are known, or a number or time of the reservation. It appears in errors and log lines.
 	Holder string
 
-	// Key is the instance's name for the reservation, if it needs one: Release gets it back.
+	// Key is the instance's own name for the reservation, for Release. It may be empty.
 	Key string
 
 	// Ended is set if there is evidence that the holder has gone for good.

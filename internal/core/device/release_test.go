@@ -224,11 +224,11 @@ func TestReleaser_DeviceInUseDoesNotDelayOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, p, _ := startPool(t, "tank-a", "tank-b", "tank-c")
 		l.set(func(l *pool) {
-			l.sets["tank-a"].slow = time.Hour // until its context ends
+			l.sets["tank-a"].slow = time.Hour // the release ends only with its context
 			l.sets["tank-a"].ended, l.sets["tank-b"].ended = true, true
 		})
 		time.Sleep(time.Minute)
-		wantHeld(t, l, "tank-a", "tank-c") // swept while the other release hangs
+		wantHeld(t, l, "tank-a", "tank-c") // tank-b is released, although the release of tank-a hangs
 		began := time.Now()
 		reserveOne(t, p, "tank-b")
 		reserveOne(t, p, "tank-c")

@@ -73,7 +73,7 @@ func (p *Server) Reserve(ids []string) (*device.ContainerReservation, error) {
 func (p *Server) await(ctx context.Context, inst *instance, ids []string) (*device.ContainerReservation, error) {
 	again := time.NewTicker(time.Second)
 	defer again.Stop()
-	var stale *snapshot // the instance has found it outdated
+	var stale *snapshot // a snapshot with a device that has vanished, according to the instance
 	var vanished error
 	for kicked := false; ; {
 		s := p.current.Load()
@@ -97,7 +97,7 @@ func (p *Server) await(ctx context.Context, inst *instance, ids []string) (*devi
 		if !errors.As(err, new(passing)) {
 			return nil, err
 		}
-		if !kicked && !errors.Is(err, ErrInUse) { // at most once a second, because each scan ends this wait
+		if !kicked && !errors.Is(err, ErrInUse) { // at most once a second: otherwise each scan would cause the next
 			p.kick.Kick()
 			kicked = true
 		}

@@ -205,7 +205,7 @@ func TestReserve_WaitsForDeviceThatVanishedAfterScan(t *testing.T) {
 // If a device vanishes again after every scan, the error comes from the instance's Reserve.
 func TestReserve_EndsIfTheDeviceKeepsVanishing(t *testing.T) {
 	for _, settle := range []time.Duration{0, 300 * time.Millisecond} {
-		synctest.Test(t, func(t *testing.T) { // does not end if scan and reservation keep each other going
+		synctest.Test(t, func(t *testing.T) { // never ends if scan and reservation keep triggering each other
 			w := &world{refuse: fmt.Errorf("device %q is not ready: %w", "a:1", ErrVanished)}
 			w.plug(sticks("ea60", "a:1"))
 			s := supplied(w)

@@ -48,8 +48,8 @@ func (p *Server) publish(s *snapshot) { close(p.current.Swap(s).newer) }
 // passing is a temporary reason not to reserve.
 type passing struct{ error }
 
-// refusal returns the reason why these devices can't be reserved, nil if they can. It is a passing
-// reason only if all reasons are.
+// refusal returns the reason why these devices can't be reserved, nil if they can. The error is
+// of type passing only if all reasons are temporary.
 func (s *snapshot) refusal(ids []string) error {
 	if !s.scanned && s.failure != nil {
 		return passing{fmt.Errorf("devices have not been listed yet: %w", s.failure)}

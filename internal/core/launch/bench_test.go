@@ -35,7 +35,7 @@ func small(b *testing.B, dir string) string {
 // machine's speed changes over time. The metric is the ratio to os/exec; -v prints all times. Most of a launcher's
 // time is the start of the Go runtime: an empty Go program takes two thirds of it.
 func BenchmarkStart(b *testing.B) {
-	dir := filepath.Dir(self) // TestMain's, which every user can access
+	dir := filepath.Dir(self) // TestMain's directory, which every user can access
 	const program = "/bin/echo"
 	launcher := small(b, dir)
 	devNull, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
@@ -99,7 +99,7 @@ func BenchmarkStart(b *testing.B) {
 			return func() { _ = cmd.Wait() }
 		}},
 		{"launcher", byLauncher(&plain, launcher)},
-		{"launcher-record", func(w *os.File) func() { // every task has a record
+		{"launcher-record", func(w *os.File) func() { // with a record, like every real task
 			recorded := plain
 			recorded.Record = filepath.Join(records, "record")
 			wait := byLauncher(&recorded, launcher)(w)

@@ -17,7 +17,7 @@ import (
 type dev struct {
 	host uint64 // st_dev of the host's /dev
 
-	// own are the directories that are created instead of bind-mounted, skip the paths that are not copied.
+	// own contains the directories that are created instead of bind-mounted, and skip the paths that are not copied.
 	own, skip map[string]bool
 }
 
@@ -51,8 +51,8 @@ func makeDev(all []exposed) *Error {
 	return d.copy(host, "/dev")
 }
 
-// copy fills the directory at path from the host's. Afterwards, the host's directory is the working directory, which
-// enterDir changes later.
+// copy fills the directory at path with the entries of the host's directory. Afterwards, the host's directory is the
+// working directory; enterDir later changes to the program's.
 func (d *dev) copy(host int, path string) *Error {
 	to, e := open(unix.AT_FDCWD, path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW)
 	if e != 0 {
@@ -76,7 +76,7 @@ func (d *dev) copy(host int, path string) *Error {
 		e := lstatAt(host, name, &st)
 		switch kind := st.Mode & unix.S_IFMT; {
 		case e != 0:
-		case d.own[p] && kind != unix.S_IFDIR: // replaced by a directory
+		case d.own[p] && kind != unix.S_IFDIR: // makeParents creates a directory here instead
 		case d.own[p] && st.Dev != d.host:
 			return refuse(unix.EINVAL, "no device or mount can be created inside "+quote(p)+", which is a separate file system")
 		case d.own[p]:

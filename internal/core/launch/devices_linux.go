@@ -25,7 +25,7 @@ type exposed struct {
 	hostToTask     bool // includes the mounts below the source
 
 	file int    // the source, opened with O_PATH
-	mode uint32 // its type, as in st_mode
+	mode uint32 // the source's type, as in st_mode
 
 	create bool // the target is in the private /dev, where the launcher creates it
 	inside bool // the target is inside another mount
@@ -47,7 +47,7 @@ func (l *launcher) exposeDevices() *Error {
 	if err := ownMounts(); err != nil {
 		return err
 	}
-	// before a mount could hide /proc; not "self", which may be another thread
+	// opened before a mount could hide /proc, and by thread-self, because self may be another thread
 	ns, e := open(unix.AT_FDCWD, "/proc/thread-self/ns/mnt", unix.O_RDONLY)
 	if e != 0 {
 		return failed("open the mount namespace", e)
@@ -115,7 +115,7 @@ func handOverMounts(ns int) *Error {
 		return failed("hand over the mount namespace", e)
 	}
 	if !readFull(b[:]) {
-		exit(2) // the supervisor has died, and would not know of the program
+		exit(2) // the supervisor has died, so nothing would supervise the program
 	}
 	return nil
 }
@@ -156,7 +156,7 @@ func allExposed(c *task.Command) ([]exposed, *Error) {
 		}
 	}
 	all = slices.DeleteFunc(all, func(g exposed) bool { return g.device && g.source == g.target })
-	// targets in the task's directory come first, so that a copy of a directory above includes them
+	// targets in the task's directory come first: a copy of a directory above the task's directory must include them
 	elsewhere := func(g exposed) int {
 		if c.TaskDir != "" && below(g.target, c.TaskDir) {
 			return 0
@@ -225,8 +225,8 @@ func (g *exposed) open() *Error {
 	return nil
 }
 
-// checkExists checks that a device at its path on the host exists. If the agent has no access to it, that is not an
-// error: the program may try to open it.
+// checkExists checks that a device at its path on the host exists. It ignores other errors, such as missing access:
+// the program gets these when it opens the device.
 func checkExists(device string) *Error {
 	var st unix.Stat_t
 	if e := stat(device, &st); e == unix.ENOENT || e == unix.ENOTDIR {

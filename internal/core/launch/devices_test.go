@@ -76,7 +76,7 @@ func TestDev_HasTheHostsEntries(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ownHost(t, change...)
 			var host, its string
-			for range 3 { // a machine's /dev may change in between
+			for range 3 { // the machine's /dev may change between the two listings
 				pid := running(t, with("sleep 600", task.Device{HostPath: "/dev/null", TaskPath: "/dev/zigbee/tty"}))
 				if host, its = top(t, "/dev"), top(t, rootOf(pid)+"/dev", "zigbee"); host == its {
 					return
@@ -458,7 +458,7 @@ func namespaceOf(t *testing.T, pid int) string {
 	return ns
 }
 
-// A task may mount over any path, including those that root writes to while it starts a program.
+// A task may mount over any path, including files that the launcher writes as root when it adds a process to the task.
 func TestSession_WritesNothingAsRootInTheTasksMounts(t *testing.T) {
 	ownHost(t, smallDev)
 	pid := running(t, with(`mount -t tmpfs fake /proc && mkdir /proc/self && echo untouched > `+

@@ -52,14 +52,14 @@ func (l *launcher) exec(p program, ruleset landlock.Ruleset) *Error {
 		return err
 	}
 
-	// From here on, a successful start allocates no memory: under a low ulimit -v, the runtime could not.
+	// From here on, a successful start allocates no memory: under a low ulimit -v, an allocation would fail.
 	if err := lowerLimits(c.Rlimits); err != nil {
 		l.unmark()
 		return err
 	}
 	if !announceExec() {
 		l.unmark()
-		exit(2) // the supervisor has died, and would not know of the program
+		exit(2) // the supervisor has died, so nothing would supervise the program
 	}
 	err = applyFilter(filter)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 )
 
 // explain turns an error of execve(2) into a message for the job's author. The error may concern the file, a
-// directory above it, or its interpreter, so explain examines them, as the same user.
+// directory above it, or its interpreter, so explain examines all of these with the user's permissions.
 func (l *launcher) explain(path string, e syscall.Errno) *Error {
 	c := &l.spec.Command
 	q := quote(path)
@@ -82,7 +82,7 @@ func (l *launcher) denied(path string, st *unix.Stat_t) string {
 
 var elfMagic = []byte("\x7fELF")
 
-// head returns the first page of a file, all that the kernel looks at.
+// head returns the first page of a file, which is enough to find its kind and its interpreter.
 func head(path string) []byte {
 	fd, e := open(unix.AT_FDCWD, path, unix.O_RDONLY|unix.O_NONBLOCK)
 	if e != 0 {

@@ -21,18 +21,18 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// The tests' goroutines change the mounts of the threads that they run on. None of these may be the main thread, whose
-// mounts are those of the process.
+// The tests' goroutines change the mounts of the threads that they run on. They must not run on the main thread, whose
+// mounts are the mounts of the process, so init keeps that thread for itself.
 func init() { runtime.LockOSThread() }
 
-// ownHost gives the test a private view of the host's mounts and /dev: a thread that ends with the test. Launchers see
-// it as the host, with shared mounts as under systemd. At the end, the mounts must be as they were after change, and so
-// must /dev, unless it is the machine's, which other processes change.
+// ownHost runs the test on its own thread, with private mounts that launchers take for the host's; they are shared, as
+// under systemd. At the end of the test, the mounts must be as they were after the change functions, and so must /dev.
+// Without change functions, /dev is the machine's and is not checked, because other processes change it.
 func ownHost(t *testing.T, change ...func(t *testing.T)) {
 	t.Helper()
 	testsupport.NeedRoot(t)
 	nothingLeft(t)
-	runtime.LockOSThread() // never unlocked
+	runtime.LockOSThread() // never unlocked: the thread ends with the test
 	must.NoError(t, unix.Unshare(unix.CLONE_NEWNS))
 	must.NoError(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
 	must.NoError(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""))

@@ -38,14 +38,14 @@ var allProcessors = func() (mask [8192 / 64]uint64) {
 	return mask
 }()
 
-// ownKeyring gives the process a new, empty session keyring (keyctl(2), KEYCTL_JOIN_SESSION_KEYRING). A sandbox that
-// refuses this refuses it to the program too.
+// ownKeyring gives the process a new, empty session keyring (keyctl(2), KEYCTL_JOIN_SESSION_KEYRING). If a
+// sandbox refuses this, ownKeyring returns no error: the sandbox also applies to the program.
 func ownKeyring() *Error {
 	_, e := call(unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0)
 	switch {
 	case e == 0, e == unix.ENOSYS, e == unix.EPERM, e == unix.EACCES:
 		return nil
-	case e == unix.EDQUOT && !isHostsRoot(): // a user has a quota of 200 keys, and can read all of them anyway
+	case e == unix.EDQUOT && !isHostsRoot(): // the user's 200 keys are used up; the user can read all of them anyway
 		return nil
 	}
 	return failed("create a session keyring", e)

@@ -128,7 +128,7 @@ func TestProgram_InheritsNeitherSignalsNorFileLimit(t *testing.T) {
 	for name, want := range map[string]string{
 		"SigBlk": "0000000000000000",
 		"SigIgn": "0000000000000000",
-		// Go raises its own soft limit, in the supervisor and again in the launcher
+		// the limit of sh, although Go raises the soft limit in the supervisor and in the launcher
 		"Max open files": "1000 " + hard + " files",
 	} {
 		test.Eq(t, want, field(t, text, name), test.Sprint(name))
@@ -189,7 +189,7 @@ func TestProgram_GetsExactEnvironmentAndArguments(t *testing.T) {
 		t.Errorf("environment is %.300q", e.out)
 	}
 	cat.Command.Args = append([]string{"--", "/proc/self/cmdline"}, args...)
-	e := mustRun(t, cat) // then cat also complains about missing files
+	e := mustRun(t, cat) // after its command line, cat reports that the files named by args are missing
 	want := "cat\x00--\x00/proc/self/cmdline\x00" + strings.Join(args, "\x00") + "\x00"
 	test.StrHasPrefix(t, want, e.out, test.Sprintf("arguments are %.300q", e.out))
 	none := shell(`tr '\0' '\n' < /proc/$$/environ`)

@@ -29,7 +29,7 @@ func setOOMScoreAdj(v int) *Error {
 	}
 }
 
-// setNice keeps the value that DefaultScheduling has set if v is 0, which also means "not set".
+// setNice sets the nice value. If v is 0 (also for "not set"), it keeps the value that DefaultScheduling has set.
 func setNice(v int) *Error {
 	if v == 0 {
 		return nil
@@ -57,11 +57,11 @@ func prlimit(resource int, set, get *rlimit) syscall.Errno {
 }
 
 // RestoreNoFile restores the soft limit of open files, which Go raises at the start of every process. Only
-// syscall.Exec knows the earlier value: it sets the limit just before execve, and an execve that fails leaves it set.
+// syscall.Exec knows the earlier value. It restores that value just before execve, even if execve then fails, as here.
 func RestoreNoFile() { _ = syscall.Exec("", nil, nil) }
 
-// setNoFile sets the soft limit of open files. The limit that Go would restore is lost once an execve of the
-// supervisor has failed.
+// setNoFile sets the soft limit of open files; 0 means the limit that Go restores. Go no longer knows that limit after
+// a failed execve of the supervisor, so the supervisor passes the limit in the Spec.
 func setNoFile(soft uint64) {
 	if soft == 0 {
 		RestoreNoFile()

@@ -61,12 +61,12 @@ func (l *launcher) run() *Error {
 		return err
 	}
 	DefaultScheduling() // a v1 cgroup accepts no process with a real-time policy
-	// first, so that everything else is charged to the task
+	// as early as possible, so that everything else is charged to the task
 	if err := l.joinCgroups(); err != nil {
 		return err
 	}
 	l.enter(StageProgram)
-	p, err := findInLookup(c) // with the privilege to make it executable, and before volumes are mounted
+	p, err := findInLookup(c) // while root can make the program executable, and before volumes are mounted
 	if err != nil {
 		return err
 	}
@@ -166,7 +166,7 @@ func (l *launcher) fail(err *Error) {
 // receive reads the spec. If the supervisor has died, receive ends the launcher.
 func receive() []byte {
 	var st unix.Stat_t
-	// if a user has started the launcher, the Go runtime may use this number for the first file it opens, cpu.max
+	// if a user has started the launcher, this may be a file that the Go runtime has opened (cpu.max), and no socket
 	if fstat(statusFD, &st) != 0 || st.Mode&unix.S_IFMT != unix.S_IFSOCK {
 		os.Stderr.WriteString("this program is internal: only the supervisor starts it\n")
 		exit(2)
@@ -193,7 +193,7 @@ func readFull(b []byte) bool {
 	return true
 }
 
-// refuse returns a step's error with its own message.
+// refuse returns a step's error with exactly this message.
 func refuse(e syscall.Errno, message string) *Error { return &Error{Message: message, Errno: e} }
 
 // failed returns a step's error with the kernel's reason.

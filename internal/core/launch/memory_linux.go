@@ -22,7 +22,7 @@ func ProgramInMemory(name string, program []byte) (*os.File, error) {
 		return nil, os.NewSyscallError("memfd_create", err)
 	}
 	f := os.NewFile(uintptr(fd), name)
-	defer f.Close() // while it is open for writing, it can't be executed (ETXTBSY)
+	defer f.Close() // a file that is open for writing can't be executed (ETXTBSY)
 	_, err = f.Write(program)
 	if err == nil {
 		seals := unix.F_SEAL_WRITE | unix.F_SEAL_GROW | unix.F_SEAL_SHRINK | unix.F_SEAL_SEAL

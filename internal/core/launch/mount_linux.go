@@ -31,13 +31,13 @@ func restrict(target string, flags uintptr) syscall.Errno {
 	if e != 0 {
 		return e
 	}
-	// they have the same bits as MS_RDONLY and so on
+	// ST_RDONLY and so on have the same bits as MS_RDONLY and so on
 	const keep = unix.ST_RDONLY | unix.ST_NOSUID | unix.ST_NODEV | unix.ST_NOEXEC
 	return mount("", target, "", unix.MS_REMOUNT|unix.MS_BIND|flags|uintptr(its)&keep, "")
 }
 
-// restrictAll is like restrict, but includes all mounts below target (mount_setattr(2), Linux 5.12). The flags have
-// the same bits.
+// restrictAll is like restrict, but includes all mounts below target (mount_setattr(2), Linux 5.12). The flags
+// have the same bits as in mount(2).
 func restrictAll(target string, flags uintptr) syscall.Errno {
 	attributes := &unix.MountAttr{Attr_set: uint64(flags)}
 	dir := unix.AT_FDCWD

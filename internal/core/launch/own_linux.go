@@ -14,8 +14,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// This file mounts the program's private directories and files (task.Isolation). It does so after the private /dev, and
-// before devices and mounts, whose paths can be inside the private directories.
+// This file mounts the program's private directories and files (task.Isolation). They are mounted after the private
+// /dev, and before devices and mounts, whose paths can be inside the private directories.
 
 // ownTmp is the directory of a program's temporary files, which is in its task's directory.
 type ownTmp struct {
@@ -102,11 +102,11 @@ func (t *ownTmp) mount(places *points) *Error {
 	return nil
 }
 
-// keepAlloc makes the allocation's directory appear at its path, if that is below the host's /tmp, as with an agent in
-// development mode. The directories above it are made in the task's /tmp, where the task may have put anything: no link
-// is followed.
+// keepAlloc makes the allocation's directory appear at its usual path if that path is below place, as with an agent in
+// development mode. keepAlloc makes the directories of that path in the task's /tmp. It follows no link there, because
+// the task may have put anything into its /tmp.
 func (t *ownTmp) keepAlloc(place string, places *points) syscall.Errno {
-	at, e := open(unix.AT_FDCWD, place, unix.O_PATH|unix.O_DIRECTORY) // the task's directory, which is mounted there now
+	at, e := open(unix.AT_FDCWD, place, unix.O_PATH|unix.O_DIRECTORY) // the task's /tmp, which is mounted at place now
 	for name := range strings.SplitSeq(t.allocDir[len(place)+1:], "/") {
 		if e != 0 {
 			return e
@@ -199,7 +199,7 @@ func mountFiles(files []task.File, places *points) *Error {
 			return err
 		}
 	}
-	// each mounted file keeps the file system alive
+	// the mounted files keep the file system alive without this mount
 	_, e = call(unix.SYS_UMOUNT2, uintptr(cstr(stageDir)), unix.MNT_DETACH)
 	if e != 0 {
 		return failed("unmount the task's own files", e)

@@ -112,7 +112,7 @@ func TestIsolation_TmpBelongsToRoot(t *testing.T) {
 	ownHost(t)
 	dir := taskDir(t, "/var/lib")
 	must.NoError(t, os.Mkdir(dir+"/tmp", 0o777))
-	must.NoError(t, os.Chown(dir+"/tmp", 65534, 65534)) // by Nomad, or by the task in an earlier run
+	must.NoError(t, os.Chown(dir+"/tmp", 65534, 65534)) // as Nomad or an earlier run of the task may leave it
 	spec := isolated("stat -c '%u %g %a' /tmp /var/tmp", dir, task.Isolation{Tmp: true})
 	spec.Command.User = &task.User{UID: 65534, GID: 65534}
 	test.Eq(t, "0 0 1777\n0 0 1777\n", mustRun(t, spec).out)

@@ -18,13 +18,13 @@ import (
 // mount point: a file system in memory, in which every entry of the host's directory is mounted.
 type points struct {
 	taskDir string
-	task    int             // the task's directory, or -1 if no place is in it
+	task    int             // the task's directory, or -1 if no mount point is in it
 	own     map[uint64]bool // st_dev of the file systems that were created for the program
 }
 
 // A mount is prepared at a path where nothing else is mounted, and then moved to its mount point in one step: with
-// several steps, the mount point's path could lead elsewhere in between. Nothing may be mounted in /proc, so these
-// paths are free.
+// several steps, the mount point's path could lead elsewhere in between. Jobs can have no mounts in /proc, so
+// these paths are free.
 const (
 	stageDir  = "/proc/sys"
 	stageFile = "/proc/version"
@@ -142,8 +142,7 @@ func (at *place) see() *Error {
 	return nil
 }
 
-// make creates names[0] in the directory at, names[1] in names[0] and so on, and opens the last one. It closes the
-// directory.
+// make creates names[0] in at.path, names[1] in names[0] and so on, and opens the last one. It closes at.fd.
 func (p *points) make(g *exposed, at place, names []string) (int, *Error) {
 	defer func() { closeFD(at.fd) }()
 	switch {
@@ -183,7 +182,7 @@ func (p *points) make(g *exposed, at place, names []string) (int, *Error) {
 	return fd, nil
 }
 
-// copy replaces the host's directory with a private one with the same entries, and opens that.
+// copy mounts a private directory with the same entries over the host's at.path, and opens the private one as at.fd.
 func (p *points) copy(g *exposed, at *place) *Error {
 	host, e := open(at.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY)
 	if e != 0 {
@@ -221,7 +220,7 @@ func (p *points) copy(g *exposed, at *place) *Error {
 	if e == 0 {
 		e = mount(stageDir, fdPath(at.fd), "", unix.MS_MOVE, "")
 	}
-	if e == 0 && at.path == "/" { // the host's root stays below: the root of an initramfs can't be replaced
+	if e == 0 && at.path == "/" { // the host's root stays mounted below: the root of an initramfs can't be replaced
 		if e = fchdir(to); e == 0 {
 			e = chroot(".")
 		}

@@ -36,7 +36,7 @@ func share(t *testing.T) {
 	must.NoError(t, os.Mkdir("/usr/share/open/deep", 0o755))
 }
 
-// volumes creates a directory with two volumes and a task's directory, and returns it.
+// volumes creates a directory that contains two volumes and a task's directory, and returns its path.
 func volumes(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -52,7 +52,7 @@ func TestRecord_IsNotHeldByTheProgram(t *testing.T) {
 	must.NoError(t, p.Started(context.Background()))
 	wantProgress(t, spec, task.ProgressExecuted) // while it is running
 	b := make([]byte, 10)
-	if n, _ := r.Read(b); string(b[:n]) != "4\n" { // one is the directory that ls reads
+	if n, _ := r.Read(b); string(b[:n]) != "4\n" { // 0, 1, 2, and the directory that ls reads
 		t.Errorf("%q descriptors", b[:n])
 	}
 	_ = unix.PidfdSendSignal(p.pidfd, unix.SIGKILL, nil, 0)

@@ -122,7 +122,7 @@ func (p *Process) fork(spec *Spec, stdio [3]*os.File, status int, cgroup *os.Fil
 		if err != nil {
 			return fmt.Errorf("failed to create the task's record: %w", err)
 		}
-		defer unix.Close(record) // then only the launcher holds the lock
+		defer unix.Close(record) // after the fork, so that only the launcher holds the lock
 		fds = append(fds, uintptr(record))
 	}
 	attr := &syscall.ProcAttr{Env: launcherEnv, Files: fds, Sys: sys}

@@ -21,8 +21,8 @@ import (
 const deathTimeout = 10 * time.Second
 
 // Started sends the spec to the launcher. It returns nil when the program runs, or has run: a program that exits
-// immediately was started. If it returns an error (an *Error), the process has been killed and reaped. If ctx ends
-// first, the error names the step in which the launcher hangs.
+// immediately was started. If Started returns an error (an *Error), the process has been killed and reaped; if
+// the kernel can't end it yet, it is reaped in the background. If ctx ends first, the error names the hanging step.
 func (p *Process) Started(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = p.status.SetDeadline(time.Unix(1, 0)) })
 	defer stop()

@@ -95,7 +95,7 @@ func fstat(fd int, st *unix.Stat_t) syscall.Errno {
 	return e
 }
 
-// mayExecute is access(2) with X_OK: the launcher's real and effective ids are the same.
+// mayExecute calls access(2) with X_OK, which checks the real ids: the launcher's effective ids are the same.
 func mayExecute(path string) syscall.Errno {
 	_, e := call(unix.SYS_FACCESSAT, atFDCWD, uintptr(cstr(path)), unix.X_OK)
 	return e

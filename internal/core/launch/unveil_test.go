@@ -17,7 +17,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// unveilDir returns a directory with two others that everybody can change: "open", which tests unveil, and "hidden".
+// unveilDir returns a directory with two subdirectories that everybody can change: "open", to unveil, and "hidden".
 func unveilDir(t *testing.T) string {
 	t.Helper()
 	testsupport.NeedRoot(t)
@@ -41,7 +41,7 @@ func unveilDir(t *testing.T) string {
 	return dir
 }
 
-// unveiled returns a Spec that runs a script of nobody, confined to some paths and the defaults.
+// unveiled returns a Spec that runs a script as user nobody, confined to some paths and the defaults.
 func unveiled(t *testing.T, dir, script string, paths ...string) *Spec {
 	t.Helper()
 	spec := shell("cd " + dir + "\n" + script)

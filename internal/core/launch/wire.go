@@ -18,9 +18,9 @@ import (
 // little-endian, a pointer or a slice after the number of its elements. A string follows its length and ends with a
 // NUL, so that execve(2) gets pointers into the received bytes.
 //
-// The launcher sends statusMounts with a descriptor of the program's mount namespace, if it has created one, and
-// waits for the same byte. It sends statusExec just before execve, and after an error statusError with the Error. Its
-// end of the socket is close-on-exec.
+// If the launcher has created a mount namespace, it sends statusMounts with a descriptor of the namespace, and waits
+// until the supervisor returns the byte. The launcher sends statusExec just before execve, and after an error
+// statusError with the Error. Its end of the socket is close-on-exec.
 const (
 	statusMounts = 'M'
 	statusExec   = 'X'
@@ -132,7 +132,7 @@ func (d *decoder) value(v reflect.Value) {
 		}
 	case reflect.Slice:
 		n := d.num()
-		if n > uint64(len(d.b))/8 { // no element is smaller
+		if n > uint64(len(d.b))/8 { // an element has at least 8 bytes
 			d.bad, d.b = true, nil
 			return
 		}

@@ -152,7 +152,7 @@ func TestMake_MakesAPrivateDirectory(t *testing.T) {
 		}, "a/l/./d", "c/d"},
 		"a link at the end":                {func(p place) { p.mkdir("a", 0o755); p.link("a/", "l") }, "l", "a"},
 		"a directory that others may read": {func(p place) { p.mkdir("a", 0o755) }, "a", "a"},
-		// half of the kernel's limit: it counts links twice if it restarts the path walk
+		// half of the kernel's limit, because the kernel counts links twice if it restarts the path walk
 		"through many links": {func(p place) {
 			p.mkdir("a", 0o755)
 			p.link("a", "l1")
@@ -238,7 +238,7 @@ func TestMake_SurvivesConcurrentRemoval(t *testing.T) {
 		go func() {
 			defer close(removed)
 			for _, dir := range []string{"a/b/c", "a/b", "a"} {
-				_ = os.Remove(p.path(dir)) // fails if Make has made a directory in it again
+				_ = os.Remove(p.path(dir)) // fails if Make has made a subdirectory in the meantime
 			}
 		}()
 		f, err := Make(p.path("a/b/c"), 0o700)

@@ -44,7 +44,7 @@ var sequences = regexp.MustCompile(`\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:
 func Uncoloured(text string) string { return sequences.ReplaceAllString(text, "") }
 
 // Line returns a text as one line of printable UTF-8. Each run of white space and unprintable characters becomes one
-// space. A text of more than most characters is truncated and ends with an ellipsis; 0 means no limit.
+// space. Unless most is 0, a longer text is truncated to that many characters and ends with an ellipsis.
 func Line(text string, most int) string {
 	between := func(r rune) bool { return !unicode.IsPrint(r) || r == ' ' }
 	text = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text, "?"), between), " ")

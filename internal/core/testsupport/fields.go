@@ -41,7 +41,7 @@ func jsonFields(values []any) (fields []string) {
 	for _, v := range values {
 		typ := reflect.TypeOf(v)
 		addFields(typ.Name(), typ, listed, func(line string) { fields = append(fields, line) })
-		listed[typ] = true // if a later value has a field of this type, its name is enough
+		listed[typ] = true // in later values, a field of this type is listed without the type's own fields
 	}
 	return slices.Compact(slices.Sorted(slices.Values(fields)))
 }

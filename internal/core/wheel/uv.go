@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// FindUV returns the path of uv from $UV or else from PATH. It returns "" if uv is missing, or if the user with the
-// credential as cannot run it (nil means this process's user).
+// FindUV returns the path of uv from $UV or else from PATH. It returns "" if uv is missing, or if the user with
+// this credential (nil: this process's user) cannot run uv.
 func FindUV(as *syscall.Credential) string {
 	uv := os.Getenv("UV")
 	if uv == "" {

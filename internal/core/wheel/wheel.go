@@ -95,8 +95,8 @@ func (w Wheel) Archive() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// WriteSource writes a source distribution of the wheel to a directory. Both of its build methods only run code:
-// setup.py, and a build backend in the distribution (PEP 517, backend-path).
+// WriteSource writes a source distribution of the wheel to a directory. Both of its build methods do
+// nothing but run this Python code: setup.py, and a build backend in the distribution (PEP 517, backend-path).
 func (w Wheel) WriteSource(dir, code string) error {
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)
