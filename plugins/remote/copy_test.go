@@ -68,7 +68,7 @@ func newDir(t *testing.T) string {
 	return dir
 }
 
-// newMark returns an argument for sleep that identifies a test's tasks. The remaining ones are killed after the test.
+// newMark returns an argument for sleep that identifies a test's tasks. Tasks that remain are killed after the test.
 func newMark(t *testing.T) string {
 	mark := testsupport.Mark()
 	t.Cleanup(func() {
@@ -167,7 +167,7 @@ func TestCopy_FailureRemovesRecord(t *testing.T) {
 	must.SliceEmpty(t, n.records(t))
 }
 
-// Nomad interpolates the commands of script checks on the node.
+// Nomad interpolates the commands of script checks on the node, so these commands have the node's paths.
 func TestExec_UsesHostPaths(t *testing.T) {
 	server := sshdtest.Start(t)
 	n := newNode(t, server, server.Port, "", nil)
@@ -240,7 +240,7 @@ func TestStart_FailureRemovesRecord(t *testing.T) {
 	n.starts(t, nil)
 }
 
-// The record of a second run of the task can't be read, so its end can't be recorded.
+// The record of a second run of the task can't be read, so the end of that run can't be recorded.
 func TestStart_IsIndependentOfARunThatCanNotBeEnded(t *testing.T) {
 	server := sshdtest.Start(t)
 	n := newNode(t, server, server.Port, "", nil)

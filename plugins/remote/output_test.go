@@ -24,7 +24,7 @@ func output(t *testing.T, cfg *drivers.TaskConfig) string {
 	files, err := filepath.Glob(filepath.Join(cfg.AllocDir, "alloc/logs", cfg.Name+".stdout.*"))
 	must.NoError(t, err)
 	var all []string
-	for _, file := range files { // fewer than ten
+	for _, file := range files { // fewer than ten, so Glob returns them in order
 		text, err := os.ReadFile(file)
 		must.NoError(t, err)
 		all = append(all, string(text))

@@ -64,7 +64,7 @@ const (
 func (o ownership) step(c call, got outcome) []any {
 	allowed, next := o.way == c.way, o
 	switch c.what {
-	case "exec": // names no allocation
+	case "exec": // the call names no allocation
 	case "change":
 		allowed = allowed && o.owner == c.alloc
 	case "release":
@@ -85,12 +85,12 @@ func (o ownership) step(c call, got outcome) []any {
 	return nil
 }
 
-// way is one connection of a node, over its own link, and the program that it starts on the host.
+// way is one connection of a node, over a separate network link, and the program that the node starts on the host.
 type way struct {
 	*host.Link
 	number int
 	host   *host.Host
-	cut    *sshdtest.Link // of this connection alone
+	cut    *sshdtest.Link // the network link, of this connection alone
 
 	running   sync.WaitGroup // calls
 	recovered bool           // the program on the host has recovered the task
@@ -120,7 +120,7 @@ type partition struct {
 	written string // the file that exec writes to
 
 	begun  time.Time
-	number atomic.Int64 // of the last connection, and of the last allocation
+	number atomic.Int64 // the last number of a connection, an allocation or an exec
 
 	mu      sync.Mutex
 	history []porcupine.Operation
@@ -264,7 +264,7 @@ func (m *member) turn(round int, others []string) {
 		}
 		w.cut.Restore() // data that was sent before the cut arrives now
 		w.running.Wait()
-		m.does(w, m.choose(w, others)) // this may claim the run again
+		m.does(w, m.choose(w, others)) // this call may take the run back
 		m.end(w)
 		return true
 	})
@@ -413,7 +413,7 @@ func TestRun_HistoryIsLinearizableThroughPartitions(t *testing.T) {
 	}
 	result := porcupine.CheckOperationsTimeout(model.ToModel(), p.history, 5*time.Minute)
 	counts := map[outcome]int{}
-	want := map[string]outcome{} // by line
+	want := map[string]outcome{} // by line: the outcome of the call that writes the line
 	for _, op := range p.history {
 		got, _ := op.Output.(outcome)
 		counts[got]++

@@ -100,7 +100,7 @@ func (e *engine) host(name string) (*host.Host, error) {
 	return h, nil
 }
 
-// Start implements core.Engine. The host's records show an earlier run of the task, even if no agent has recorded it.
+// Start implements core.Engine. It finds an earlier run in the host's records, even if no agent has recorded that run.
 func (e *engine) Start(ctx context.Context, s *core.Start) (core.Task, error) {
 	config, ok := s.Config.(*TaskConfig)
 	if !ok {
@@ -222,7 +222,7 @@ func (e *engine) Destroy(ctx context.Context, id string) error {
 	if t.parted.Load() || t.isTaken() {
 		return nil
 	}
-	e.left.Store(t, true) // Nomad does not retry
+	e.left.Store(t, true) // Nomad does not retry, but tidy does
 	link, err := t.host.Connect(ctx)
 	if err != nil {
 		return err

@@ -67,7 +67,7 @@ func (t *remoteTask) copyFiles(ctx context.Context, link *host.Link, below strin
 // clockTick is how far a file's time may lag behind: the kernel uses the time of its last clock tick.
 const clockTick = 10 * time.Millisecond
 
-// refresh copies changed files. It reports a failure only as an event: a signal or a script may not need the files.
+// refresh copies changed files. It reports a failure only as an event: a signal or a script might not need the files.
 func (t *remoteTask) refresh(ctx context.Context, link *host.Link) {
 	if err := t.copyFiles(ctx, link, "."); err != nil {
 		t.event("The task's files on the host are out of date: %v", err)

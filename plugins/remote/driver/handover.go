@@ -24,7 +24,7 @@ import (
 
 const (
 	heldTime  = time.Minute     // how long a start waits for a run that another allocation has
-	heldPause = time.Second     // between two claims in that time
+	heldPause = time.Second     // between two claims of a start that waits
 	takenTime = 5 * time.Second // between two claims of a running task whose run another allocation has taken
 )
 
@@ -37,8 +37,8 @@ func (t *remoteTask) request(taskID string) *shim.ClaimRequest {
 	}
 }
 
-// claim returns when the run belongs to this allocation. The caller must start the run, unless it is the running one of
-// an earlier allocation. claim first ends the runs of endLeft: otherwise it could take over one of these.
+// claim returns when the run belongs to this allocation. The caller must start the run if the verdict is Start. claim
+// first calls endLeft: otherwise it could take over a run that must be ended.
 func (t *remoteTask) claim(ctx context.Context, link *host.Link, progress core.Event) (*shim.ClaimReply, error) {
 	limit := time.Now().Add(heldTime)
 	request := t.request(t.config.ID)
@@ -85,7 +85,7 @@ func (t *remoteTask) claim(ctx context.Context, link *host.Link, progress core.E
 }
 
 // reclaim claims the task's existing run on a new connection. It returns false if another allocation has the run, and
-// an error with the code NotFound if the host does not have it.
+// an error with the code NotFound if the host does not have the run.
 func (t *remoteTask) reclaim(ctx context.Context, link *host.Link) (mine bool, err error) {
 	t.claiming.Lock() // a claim after a release would take the run back
 	defer t.claiming.Unlock()
@@ -109,8 +109,8 @@ func (t *remoteTask) reclaim(ctx context.Context, link *host.Link) (mine bool, e
 	return false, nil
 }
 
-// setTaken records the allocation that has the run, and returns whether that has changed. The task on this node stays
-// running until Nomad ends it, because Nomad would restart it after an exit.
+// setTaken records the allocation that has the run, and returns whether it is another one than before. The task on this
+// node stays running until Nomad ends the task, because Nomad would restart it after an exit.
 func (t *remoteTask) setTaken(allocID string) bool {
 	t.mu.Lock()
 	changed := t.takenBy != allocID

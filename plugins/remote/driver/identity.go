@@ -64,7 +64,7 @@ func hashOf(cfg *drivers.TaskConfig, config map[string]any) (string, error) {
 	r := cfg.Resources
 	if r != nil && r.NomadResources != nil && r.LinuxResources != nil {
 		content["memory"], content["cpu"] = r.NomadResources.Memory, r.NomadResources.Cpu.CpuShares
-		cores := r.LinuxResources.CpusetCpus // only reserved cores, whose shares depend on the node
+		cores := r.LinuxResources.CpusetCpus // empty without reserved cores; their CPU shares depend on the node
 		if cores != "" {
 			content["cpu"] = fmt.Sprintf("%d cores", strings.Count(cores, ",")+1)
 		}

@@ -96,7 +96,7 @@ type meaning struct {
 }
 
 // ask finds out why Nomad ends a task: drivers get the same call for all reasons. If Nomad does not respond, the run is
-// released: the next allocation of the task ends it, or its orphan_timeout does.
+// released: the next allocation of the task takes over or ends the run, or orphan_timeout ends it.
 func (n nomad) ask(ctx context.Context, s *saved, allocID string) meaning {
 	if s.OnDrain != onDrainRelease && s.OnLost == onLostRestart {
 		return meaning{} // the task stops for every reason
@@ -115,7 +115,7 @@ func (n nomad) ask(ctx context.Context, s *saved, allocID string) meaning {
 	return meaningOf(a, j, s)
 }
 
-// meaningOf decides by the state of the allocation and of its job in Nomad. They are nil if they do not exist.
+// meaningOf decides by the state of the allocation and of its job in Nomad. a and j are nil if they do not exist.
 func meaningOf(a *allocation, j *job, s *saved) meaning {
 	is := func(b *bool) bool { return b != nil && *b }
 	switch {
@@ -138,7 +138,7 @@ func meaningOf(a *allocation, j *job, s *saved) meaning {
 		return meaning{release: false, reason: "the task is restarted, or its group ends"}
 	}
 	t := a.DesiredTransition
-	// `alloc stop` sets the same fields as a drain, and in addition these two
+	// `alloc stop` sets the same fields as a drain, and in addition NoShutdownDelay and Reschedule
 	if a.DesiredDescription != migrating || !is(t.Migrate) || t.NoShutdownDelay != nil || is(t.Reschedule) {
 		return meaning{release: false, reason: a.DesiredDescription}
 	}
@@ -156,7 +156,7 @@ var overStatus = []string{
 	structs.AllocClientStatusUnknown,
 }
 
-// over reports whether an allocation is over. known is false if Nomad does not have it: it may be another cluster's.
+// over reports whether an allocation is over. known is false if Nomad does not have it: it may be in another cluster.
 func (n nomad) over(ctx context.Context, namespace, allocID string) (over, known bool) {
 	a, err := n.allocation(ctx, namespace, allocID)
 	if a == nil || err != nil {

@@ -66,7 +66,7 @@ func (e *engine) Probe(ctx context.Context) (core.Node, error) {
 	return node, nil
 }
 
-// tidy ends runs on a host: those of tasks whose Destroy did not reach it, and ownerless runs of stopped jobs.
+// tidy ends runs on a host: those of tasks whose Destroy did not reach the host, and ownerless runs of stopped jobs.
 func (e *engine) tidy(ctx context.Context, endpoint string, link *host.Link) {
 	for value := range e.left.Range {
 		left := value.(*remoteTask)

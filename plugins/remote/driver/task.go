@@ -27,7 +27,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/remote/shim"
 )
 
-// remoteTask is a task on a host. Once an agent has its handle, the method run follows it across reconnects to its end.
+// remoteTask is a task on a host. Once an agent has the handle, the method run follows the task, over reconnects.
 type remoteTask struct {
 	config *drivers.TaskConfig // a subset, with the allocation's directory on this node
 	engine *engine
@@ -55,7 +55,7 @@ type remoteTask struct {
 
 	mu      sync.Mutex
 	stop    *stop  // the requested stop, nil if none
-	takenBy string // the allocation that has the run, empty if it is this task's
+	takenBy string // the allocation that has the run, empty if it is this task's allocation
 }
 
 // saved is the task's state in Nomad's handle. Fields may be added, but never changed or removed.
@@ -181,7 +181,7 @@ func (f *following) follow(link *host.Link) *task.Exit {
 		select {
 		case <-f.Ended():
 		case <-f.ctx.Done():
-		case <-time.After(takenTime): // the other allocation may release it
+		case <-time.After(takenTime): // the other allocation may release the run
 		}
 		return nil
 	}
@@ -242,8 +242,8 @@ func (f *following) doubt(link *host.Link, begun time.Time, err error) *task.Exi
 	return nil
 }
 
-// waitOutput waits for the end of the output of an ended task. It returns false if the connection ends before that, and
-// gives up with true if no output arrives for outputTime.
+// waitOutput waits for the end of the output of an ended task. It returns false if the connection ends before that. If
+// no output arrives for outputTime, it gives up and returns true.
 func (f *following) waitOutput(link *host.Link, output <-chan struct{}) bool {
 	for {
 		before := f.copied.Load()
@@ -328,7 +328,7 @@ func (t *remoteTask) connected() (*host.Link, error) {
 const stopGrace = 30 * time.Second
 
 // Stop implements core.Stopper. It ends the run or releases it for the next allocation, depending on why Nomad stops
-// the task. An unreachable host gets the stop as soon as it is connected again, even after an error here.
+// the task. An unreachable host gets the stop as soon as it is connected again, even if Stop has returned an error.
 func (t *remoteTask) Stop(ctx context.Context, timeout time.Duration, signal string) error {
 	if t.isTaken() {
 		t.part()
@@ -389,7 +389,7 @@ func (t *remoteTask) stopOn(link *host.Link) error {
 		return nil
 	}
 	err := t.become(t.ctx, link, shim.Stopping)
-	if status.Code(err) == codes.FailedPrecondition { // not claimed on this connection yet, or another has claimed it
+	if status.Code(err) == codes.FailedPrecondition { // not claimed on this connection yet, or claimed on another
 		mine, failed := t.reclaim(t.ctx, link)
 		if failed != nil || !mine {
 			return failed
@@ -402,7 +402,7 @@ func (t *remoteTask) stopOn(link *host.Link) error {
 	return link.Driver.StopTask(t.saved.RunID, s.timeout, s.signal)
 }
 
-// TaskStats implements core.Forwarder. Nomad calls it again when the channel is closed, as at the connection's end.
+// TaskStats implements core.Forwarder. When the returned channel is closed, as by a lost connection, Nomad calls again.
 func (t *remoteTask) TaskStats(ctx context.Context, interval time.Duration) (<-chan *drivers.TaskResourceUsage, error) {
 	link, err := t.connected()
 	if err == nil {
@@ -412,7 +412,7 @@ func (t *remoteTask) TaskStats(ctx context.Context, interval time.Duration) (<-c
 		}
 	}
 	none := make(chan *drivers.TaskResourceUsage)
-	close(none) // not an error: Nomad would log it every few seconds
+	close(none) // instead of an error, which Nomad would log every few seconds
 	return none, nil
 }
 

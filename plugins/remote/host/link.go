@@ -144,8 +144,8 @@ func (l *Link) over() bool { return l.conn.Context().Err() != nil }
 
 func (l *Link) close() { _ = l.conn.Close() }
 
-// Alive pings the shim, and ends the link if it does not respond. After a failed call, its result shows whether the
-// host returned the error, or the connection was lost.
+// Alive pings the shim, and ends the link if it does not respond. After a failed call, the result of Alive shows
+// whether the host returned the error, or the connection was lost.
 func (l *Link) Alive() bool {
 	if _, err := l.Driver.PluginInfo(); err != nil {
 		l.close()

@@ -146,7 +146,7 @@ func (l *Link) prepare(programs map[string]string, options shim.Options) error {
 	if errors.Is(err, io.EOF) {
 		return fmt.Errorf("%s was truncated while it was copied to the host", path)
 	}
-	if _, _, err = answer(l.conn); err != nil { // even if the script did not read everything
+	if _, _, err = answer(l.conn); err != nil { // even if CopyN failed: the answer has the reason
 		return fmt.Errorf("failed to copy the program to the host: %w", err)
 	}
 	return nil

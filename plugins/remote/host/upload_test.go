@@ -292,7 +292,7 @@ func TestProgram_RemovesAPartialCopy(t *testing.T) {
 	cancel()
 	must.ErrorContains(t, <-failed, "failed to copy the program to the host: the connection to ")
 
-	// another node copies it before the host notices that the first has disconnected
+	// another node copies the program before the host notices that the first node has disconnected
 	_, path, err := start(t.Context(), configOf(server), dir, programs)
 	must.NoError(t, err)
 	link.Restore() // so the host notices the end of the connection

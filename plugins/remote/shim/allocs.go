@@ -210,7 +210,7 @@ func unpack(ctx context.Context, archive io.Reader, dir string, uid, gid int) er
 	if err != nil {
 		return err
 	}
-	go func() { // ends with the call, which does not wait for it: tar might not read the whole archive
+	go func() { // ends with the RPC; unpack does not wait for it, because tar might not read the whole archive
 		_, _ = io.Copy(input, archive)
 		_ = input.Close()
 	}()

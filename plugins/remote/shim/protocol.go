@@ -83,9 +83,9 @@ type ClaimReply struct {
 // claimed the run last for the allocation: another connection of the same node may have the run by now. Ending removes
 // the run, unless it was released or belongs to another allocation.
 //
-// A request without an allocation comes from an operator, or was sent because the job was stopped. The run must not be
-// followed, nor have been claimed since the epoch. Kept assigns the run to the operator, Released to nobody. Ending
-// also requires that nobody has followed the run for AbsentTime, and that it is not kept.
+// A request without an allocation comes from an operator, or was sent because the job was stopped. It is refused if
+// the run is followed, or was claimed after the epoch. Kept assigns the run to the operator, Released to nobody. Ending
+// also requires that nobody has followed the run for AbsentTime, and that the run is not kept.
 type ChangeRequest struct {
 	TaskID  string `codec:"task_id"`
 	AllocID string `codec:"alloc_id"`
@@ -100,7 +100,7 @@ type LogsRequest struct {
 	Stderr LogsPart `codec:"stderr"`
 }
 
-// LogsReply has the output that follows.
+// LogsReply has the next part of the output that the node lacks.
 type LogsReply struct {
 	Stdout LogsPart `codec:"stdout"`
 	Stderr LogsPart `codec:"stderr"`
@@ -109,7 +109,7 @@ type LogsReply struct {
 
 // LogsPart is a part of one file.
 type LogsPart struct {
-	Number int64  `codec:"number"` // of the file, never less than before
+	Number int64  `codec:"number"` // of the file; never decreases
 	Size   int64  `codec:"size"`
 	Data   []byte `codec:"data"`
 }

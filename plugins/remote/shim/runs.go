@@ -127,7 +127,7 @@ func (r *runs) lockOf(name string) string { return filepath.Join(r.dir, name+".l
 
 // follow makes this connection the only owner of a run. The caller holds the lock of all records.
 func (r *runs) follow(name string, one *run) error {
-	_ = os.Remove(r.lockOf(name)) // an earlier owner may hold its lock forever
+	_ = os.Remove(r.lockOf(name)) // an earlier owner may lock the old file forever
 	lock, err := tryLock(r.lockOf(name))
 	if err != nil {
 		return err
@@ -189,7 +189,7 @@ func (r *runs) change(taskID string, change func(name string, one *run, all reco
 	}
 	prefix, _, _ := strings.Cut(c.name, "-")
 	return r.locked(prefix, func(all records) error {
-		if c := r.claims[taskID]; c != nil { // again, now with the lock
+		if c := r.claims[taskID]; c != nil { // read again, now with the lock
 			one := all[c.name]
 			if one != nil && one.TaskID == taskID && one.Epoch == c.epoch {
 				return change(c.name, one, all)
@@ -205,9 +205,9 @@ func (r *runs) check(taskID string) error {
 	return r.change(taskID, func(string, *run, records) error { return nil })
 }
 
-// become changes the state of a run that this connection owns for an allocation. A released run has no owner; on a full
-// disk that is not recorded, but nobody follows the run. A run that is being stopped cannot be released. Stopping also
-// works on a full disk, because the task may have filled it.
+// become changes the state of a run that this connection owns for an allocation. A released run has no owner; if a
+// full disk prevents the record of the release, nobody follows the run all the same. A run that is being stopped cannot
+// be released. Stopping also works on a full disk, because the task may have filled the disk.
 func (r *runs) become(taskID, allocID string, s State) error {
 	return r.change(taskID, func(name string, one *run, _ records) error {
 		if one.Owner.AllocID != allocID || s == Released && one.State != Running {
@@ -248,7 +248,7 @@ func (r *runs) assign(q *ChangeRequest) error {
 	})
 }
 
-// Operator is used instead of an allocation's id in the owner of a run that an operator keeps.
+// Operator is the AllocID in the Owner of a run that an operator keeps.
 const Operator = "operator"
 
 // seize makes this connection the owner of a run without a claim, in order to end it, if ChangeRequest allows that. It
@@ -430,7 +430,7 @@ func (r *runs) judge(name string, all records, q *ClaimRequest) (verdict string,
 		return Held, owner
 	}
 	if one == nil && q.Resume {
-		for _, other := range all { // the run was ended for this one
+		for _, other := range all { // the task's run was ended for this other run
 			return Held, other.Owner
 		}
 		return None, owner

@@ -191,7 +191,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 		},
 		"a run whose start was interrupted is ended": func(t *testing.T, a, b side) {
 			must.Eq(t, "start a", a.ask("a"))
-			must.Eq(t, "held by a", b.ask("b", gone("a"))) // it may start at any moment
+			must.Eq(t, "held by a", b.ask("b", gone("a"))) // the run may start at any moment
 			must.Eq(t, "held by a", b.ask("b", updated, gone("a")))
 			must.Eq(t, "held by a", b.ask("a")) // another connection of the node
 			a.leave()
@@ -203,7 +203,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			again := func(q *ClaimRequest) { q.TaskID = "a/again" }
 			must.Eq(t, "held by a", b.ask("a", again))
 			a.leave()
-			must.Eq(t, "start a", b.ask("a", again)) // if it did start, the core recovers it
+			must.Eq(t, "start a", b.ask("a", again)) // if the task did start, the core recovers it
 			must.NoError(t, b.started("a/again", nil))
 			must.ErrorIs(t, b.check("a/task"), errNotOwner)
 			must.Eq(t, "have a", b.ask("a", resume, again))
@@ -302,7 +302,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			a.leave()
 			must.Eq(t, "have a", b.ask("b", gone("a")))
 			must.Eq(t, "have a", b.ask("c", gone("b")))
-			b.ends("a/task") // it has run to its end
+			b.ends("a/task") // the task has completed
 			must.Eq(t, "none ", a.ask("a", resume))
 			must.Eq(t, "held by b", a.ask("a"))
 			must.Eq(t, "held by b", a.ask("a", updated))
@@ -355,7 +355,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			a.start("a")
 			must.ErrorIs(t, give(1, Kept), errNotOwner) // its owner is connected
 			a.leave()
-			must.ErrorIs(t, give(2, Kept), errNotOwner) // it was claimed since
+			must.ErrorIs(t, give(2, Kept), errNotOwner) // not the epoch of the last claim
 			must.NoError(t, give(1, Kept))
 			b.wait()
 			must.ErrorIs(t, b.seize(&ChangeRequest{TaskID: "a/task", Epoch: 2}), errNotOwner)
@@ -426,7 +426,7 @@ func TestRuns_EndWithoutAnOwner(t *testing.T) {
 	b.wait()
 	must.Eq(t, 1, over(), must.Sprint("its end has failed: the next attempt comes sooner"))
 	must.Eq(t, "ended a, start c", a.ask("c", updated))
-	must.NoError(t, a.started("c/task", nil)) // without a limit
+	must.NoError(t, a.started("c/task", nil)) // without an OrphanTimeout
 	a.leave()
 	must.Zero(t, over())
 	b.wait()
@@ -477,7 +477,7 @@ func TestRuns_OnlyUnfollowedRunsCanBeSeized(t *testing.T) {
 	must.NoError(t, ends(2))
 }
 
-// Two allocations of one node share a connection: the end of the first may arrive after the claim of the second.
+// Two allocations of one node share a connection: a change by the first may arrive after the claim of the second.
 func TestRuns_ChangeByAnEarlierClaimIsRefused(t *testing.T) {
 	s := sides(t, 1)[0]
 	s.start("a")

@@ -88,7 +88,7 @@ func interrupted(t *testing.T, dir, mark string) (next *host, claims func(id str
 	return next, claims
 }
 
-// shortDir returns a directory whose path is short enough for that of a socket in it, at most 107 bytes.
+// shortDir returns a directory with a short path: the path of a socket in the directory has at most 107 bytes.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "or")
@@ -98,7 +98,7 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
-// ends ends the run of a task as its owner, and waits until nothing of the directory's tasks runs.
+// ends ends the run of a task as its owner, and waits until no process of the directory's tasks runs.
 func ends(t *testing.T, h *host, dir, mark, id string) {
 	t.Helper()
 	_, err := h.change(t.Context(), &ChangeRequest{TaskID: id, AllocID: "alloc", State: Ending})

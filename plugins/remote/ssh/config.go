@@ -117,7 +117,7 @@ func (c Config) command(program, hostKeys string, hop int) ([]string, error) {
 		"Ciphers="+ciphers,
 		fmt.Sprintf("ConnectTimeout=%d", connectTime/time.Second),
 		fmt.Sprintf("ServerAliveInterval=%d", silentTime/2/time.Second),
-		"ServerAliveCountMax=1", // the number of unanswered messages before the last one
+		"ServerAliveCountMax=1", // when the next message is due and one is unanswered, ssh ends
 	) {
 		words = append(words, "-o", option)
 	}

@@ -25,7 +25,7 @@ import (
 )
 
 const (
-	connectTime = 15 * time.Second // for the connection and the keys
+	connectTime = 15 * time.Second // for the TCP connection and the key exchange
 	startTime   = 30 * time.Second // until the script runs
 	silentTime  = 20 * time.Second // without a response of the host, until ssh closes the connection
 )

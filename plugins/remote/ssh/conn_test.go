@@ -122,7 +122,7 @@ func TestStart_LeaksNothing(t *testing.T) {
 
 func TestStart_EndsWithTheContext(t *testing.T) {
 	server := sshdtest.Start(t)
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts and sends nothing
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections, but sends nothing
 	must.NoError(t, err)
 	defer silent.Close()
 	c := configOf(server)
@@ -135,7 +135,7 @@ func TestStart_EndsWithTheContext(t *testing.T) {
 	must.ErrorContains(t, err, "the connection to "+c.String()+" was closed: ")
 	must.Less(t, connectTime, time.Since(begun))
 
-	// even if a jump host is stuck
+	// Close ends ssh even if the ssh to a jump host is stuck
 	link := server.Link()
 	c = configOf(server)
 	c.Jump = jumpOf(t, server, server)

@@ -119,7 +119,7 @@ func TestLogin_SendsNothingToAnUntrustedHost(t *testing.T) {
 	server.Restart()
 	_, err := run(t, c, "", "true")
 	must.ErrorContains(t, err, "the host key of "+c.address()+" is not in host_keys (it is SHA256:")
-	server.Stop() // so it has written its log
+	server.Stop() // so the server has written its log
 	must.StrContains(t, log(), "Connection from ")
 	must.StrNotContains(t, log(), "userauth-request")
 }

@@ -353,7 +353,7 @@ func TestDocs_ConfigurationsAreValid(t *testing.T) {
 	for _, block := range regexp.MustCompile("(?s)```hcl\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
 		if !strings.HasPrefix(block[1], "plugin ") && !strings.HasPrefix(block[1], "device ") || strings.Contains(block[1],
 			"constraint") {
-			continue // a job
+			continue // not a configuration, but a job
 		}
 		n++
 		if _, err := m.check(block[1]); err != nil {

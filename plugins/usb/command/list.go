@@ -129,7 +129,7 @@ func describe(d sysfs.Device, n sysfs.Node) string {
 	return fmt.Sprintf("%s, interface %d", text, n.Interface)
 }
 
-// suggest returns a block that matches only this device. If the device lacks a kind in the block, it is unhealthy.
+// suggest returns a block for only this device, with its kinds of nodes. A device that lacks one of these is unhealthy.
 func suggest(d sysfs.Device, id, label string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "    device %q {\n", label)

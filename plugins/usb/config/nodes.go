@@ -49,8 +49,8 @@ func (b *Parsed) Choose(d sysfs.Device) []Node {
 	return all
 }
 
-// Missing describes the first kind of node that the block requires and the device lacks, or why it would give a task
-// nothing, or returns "".
+// Missing describes the first kind of node that the block requires and the device lacks, or explains why the block
+// gives tasks nothing of the device. Otherwise it returns "".
 func (b *Parsed) Missing(d sysfs.Device) string {
 	for _, kind := range b.needs() {
 		if !slices.ContainsFunc(d.Nodes, func(n sysfs.Node) bool { return n.Kind == kind }) {

@@ -18,7 +18,7 @@ import (
 )
 
 // These tests cover bugs of Nomad's example USB plugin (cgbaker's demo). Tests of internal/core/device and of
-// the packages that list devices cover more of its bugs.
+// the packages that list devices cover more bugs of that plugin.
 
 func TestReserve_TaskTalksToDevice(t *testing.T) {
 	m := newMachine(t, zigbeeBlock)

@@ -47,11 +47,11 @@ type inventory struct {
 	cleared  bool                  // the nodes of previous runs have been removed
 	dropped  map[string]bool       // ids that the last scan omitted due to shadow.ErrWithdrawn
 	refused  bool                  // the warning about missing rights was logged
-	retained map[string]*usbDevice // by shadow directory: its last device
+	retained map[string]*usbDevice // the last device of each shadow directory
 	plugs    map[string]plugs      // by id
 
 	last     atomic.Pointer[state]
-	reserved sync.Map // ids, since the start
+	reserved sync.Map // ids that were reserved since the plugin started
 
 	idle      time.Duration // time between measurements of apparently unused devices
 	measuring sync.Mutex    // guards measured
@@ -84,13 +84,13 @@ type usbDevice struct {
 	block   *config.Parsed
 	nodes   []config.Node
 	problem string
-	dir     string // of its shadow nodes, empty if it has none
+	dir     string // name of the directory of its shadow nodes, empty without shadow nodes
 	replugs int
-	newID   string // the current id, if it has changed
+	newID   string // the current id, if id is a previous one
 }
 
-// plug identifies one connection of one device. The address alone is not enough: the kernel reuses addresses,
-// immediately after a reset of the controller.
+// plug identifies one connection of one device. The address alone is not enough: after a reset of the
+// controller, the kernel immediately reuses addresses.
 type plug struct {
 	bus, address int
 	path         string

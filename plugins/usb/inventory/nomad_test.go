@@ -50,7 +50,7 @@ func TestPlugin_Conforms(t *testing.T) {
 	}.Test(t)
 }
 
-const soon = time.Minute // on a busy machine
+const soon = time.Minute // enough for a busy machine
 
 // agent starts an agent's device manager, with the plugin as a separate process.
 func (m *machine) agent(config string) *conformance.Manager {

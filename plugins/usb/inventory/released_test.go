@@ -50,8 +50,8 @@ func observe(t *testing.T) (*machine, []byte) {
 	return m, []byte(strings.ReplaceAll(strings.ReplaceAll(string(b), m.nodes, "@NODES@"), m.root, "@ROOT@"))
 }
 
-// The names do not change, so a task keeps its device and its nodes over an upgrade and a rollback. The plugin has no
-// other state.
+// The names must not change between releases: a task keeps its device and its nodes over an upgrade and a rollback.
+// The plugin has no other state.
 func TestDevices_KeepTheNamesOfEachRelease(t *testing.T) {
 	record := func(t *testing.T, dir string) {
 		_, b := observe(t)

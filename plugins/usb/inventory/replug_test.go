@@ -32,7 +32,7 @@ func TestReplug_KeepsPathsAndCounts(t *testing.T) {
 	r := m.reserve("10c4:ea60:0001")
 	first, err := filepath.EvalSymlinks(r.Envs["USB_ZIGBEE_HOST_TTY"])
 	m.must(err)
-	held, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0) // makes the next pty a different one
+	held, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0) // so the next pty has another number
 	m.must(err)
 	defer held.Close()
 
@@ -79,7 +79,7 @@ func TestReplug_ChangedIDIsSameDevice(t *testing.T) {
 	must.Eq(t, id, r.Envs["USB_TPU_ID"], must.Sprintf("got %v", r.Envs))
 	must.Eq(t, "089a", r.Envs["USB_TPU_PRODUCT_ID"], must.Sprintf("got %v", r.Envs))
 	test.True(t, testsupport.Exists(bus+"4"), test.Sprintf("got %v", r.Envs))
-	m.must(p.Unplug()) // as its firmware starts
+	m.must(p.Unplug()) // as when the device starts its firmware
 	m.wantPublished()
 	p = m.plug("18d1:9302", "7", "1-1")
 	m.wantPublished(published)
@@ -178,7 +178,7 @@ func TestReplug_TwinKeepsNodesOfTask(t *testing.T) {
 		"device has the same serial number)"
 	m.wantPublished(both, was)
 	m.wantPublished(both, was)
-	stats, err := m.Stats(t.Context(), []string{"10c4:ea60:0001"}) // the id that a running allocation has
+	stats, err := m.Stats(t.Context(), []string{"10c4:ea60:0001"}) // the id in a running allocation
 	m.must(err)
 	if there := stats["10c4:ea60:0001"].Stats.Attributes["Plugged in"].BoolVal; !*there {
 		t.Error("it is reported as unplugged under its old id")
@@ -193,8 +193,8 @@ func TestReplug_TwinKeepsNodesOfTask(t *testing.T) {
 	m.wantPublished("10c4/zigbee/ea60 10c4:ea60@pci-0000:00:14.0-usbv2-0:1")
 }
 
-// real makes the inventory make real device nodes, with numbers that nobody opens. Only the tree is
-// simulated.
+// real makes the inventory make real device nodes, with the numbers of the simulated devices. Nobody opens these
+// nodes.
 func (m *machine) real(config string) {
 	m.Helper()
 	testsupport.NeedRoot(m) // to make device nodes
@@ -277,7 +277,7 @@ func TestReplug_SwappedPortsKeepNamesApart(t *testing.T) {
 	m.reserve("10c4:ea60:A")
 
 	gone := append(m.pull(a), m.pull(b)...)
-	m.must(os.Remove(m.root + "/.simulate/bus1")) // addresses restart
+	m.must(os.Remove(m.root + "/.simulate/bus1")) // the bus assigns the same addresses again
 	for _, r := range gone {
 		m.removed(r) // the kernel reports a removal before it reuses the number
 	}
@@ -335,7 +335,7 @@ func TestReplug_SwapDuringScanKeepsNodesApart(t *testing.T) {
 	}
 }
 
-// Events are lost to an overflow, or sent before the plugin listened.
+// The plugin misses events that are lost to an overflow of the queue, or sent before the plugin listens.
 func TestReplug_MissedEventsRemoveNodes(t *testing.T) {
 	m := newMachine(t, "")
 	m.missed() // before the first scan
@@ -405,8 +405,8 @@ func (r *recorder) Open(name string) (fs.File, error) {
 	return r.FS.Open(name)
 }
 
-// A read of the serial number needs the device's lock, which the kernel may hold for seconds. The numbers
-// need no lock.
+// A read of the serial number needs the device's lock, which the kernel may hold for seconds. A read of
+// the address or of the vendor and product needs no lock.
 func TestReplug_ReadsSerialOnlyIfNumbersMatch(t *testing.T) {
 	m := newMachine(t, "")
 	m.real(zigbeeBlock)

@@ -80,7 +80,7 @@ func (v *inventory) hasNodes(s *usbDevice) bool {
 // reservation collects the variables, mounts and devices for a task.
 type reservation struct {
 	*inventory
-	links   map[string][]string // udev's links by node, which may be newer than the last scan
+	links   map[string][]string // udev's links by node; udev may have made them after the last scan
 	env     map[string]string
 	mounts  []*nomad.Mount
 	devices []*nomad.DeviceSpec

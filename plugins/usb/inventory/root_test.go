@@ -97,8 +97,8 @@ func TestRoot_RefusesBadNumbers(t *testing.T) {
 	}
 }
 
-// A root that is not a simulation, such as one left over in a configuration, is an error when the agent
-// starts. Tasks get no nodes from it.
+// A root that is not a simulation is an error when the agent starts, and tasks get no nodes from that directory.
+// For example, the option root may be left over in a configuration.
 func TestRoot_MustBeSimulation(t *testing.T) {
 	other := t.TempDir()
 	must.NoError(t, os.MkdirAll(other+"/sys/bus/usb/devices", 0o755))
@@ -148,8 +148,8 @@ func TestRoot_WarnsOfSimulation(t *testing.T) {
 	test.Eq(t, "", m.log.String(), test.Sprintf("on a real machine it logs %s", m.log))
 }
 
-// The kernel reuses a terminal's number for the next one, such as a login of root, which must not become
-// the task's terminal.
+// The kernel gives the number of a closed terminal to the next terminal, such as that of a login of root. The
+// task must not get the next terminal.
 func TestRoot_IgnoresReusedTerminal(t *testing.T) {
 	m := newMachine(t, "device \"zigbee\" {\nid = \"10c4:ea60\"\nmode = \"0666\"\n}")
 	p := m.plug("10c4:ea60", "0001", "1-1")

@@ -26,8 +26,8 @@ type measurement struct {
 }
 
 // Stats implements device.StatsReporter. It does not wake devices. At each interval, by default a second, it
-// reads the devices that were reserved since the plugin started, and those that are in use, which matters
-// after a restart of the plugin. It reads other devices less often.
+// reads the devices that were reserved since the plugin started, and devices in use, because these may have
+// been reserved before a restart of the plugin. It reads other devices less often.
 func (v *inventory) Stats(_ context.Context, ids []string) (map[string]*nomad.DeviceStats, error) {
 	now := v.last.Load()
 	tree, done, err := v.open()
@@ -40,7 +40,7 @@ func (v *inventory) Stats(_ context.Context, ids []string) (map[string]*nomad.De
 	measured := map[plug]measurement{}
 	read := func(s *usbDevice, reserved bool) *nomad.DeviceStats {
 		p := plugOf(s.Device)
-		if m, there := measured[p]; there { // measured for another share
+		if m, there := measured[p]; there { // already measured, for another share
 			return m.DeviceStats
 		}
 		m := v.measured[p]

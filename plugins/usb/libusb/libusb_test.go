@@ -272,8 +272,8 @@ func opens(t *testing.T, path string) func() bool {
 func TestClasses_PanicIsError(t *testing.T) {
 	dir := t.TempDir()
 	plug(t, dir, usbsim.Stick{})
-	// interface 0, interface 1, and again setting 0 of interface 0: gousb stores no setting for the
-	// last one, and then takes the first of its settings
+	// the descriptors of interface 0, of interface 1, and again of interface 0, all with setting 0: gousb stores
+	// no setting for the third descriptor, and panics when it takes the first setting of that descriptor
 	file := filepath.Join(dir, "sys/bus/usb/devices/1-1/descriptors")
 	whole, err := os.ReadFile(file)
 	must.NoError(t, err)

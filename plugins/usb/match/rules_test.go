@@ -112,7 +112,7 @@ func TestRules_KnownAsKeepsID(t *testing.T) {
 		want := []Assigned{{Device: d, ID: "1a6e:089a@pci-0000:00:14.0-usb-0:4", As: as, Type: "tpu"}, {Device: other,
 			ID: "10c4:ea60:A", As: other.ID, Type: AnyType}}
 		for i := range got {
-			got[i].Also = nil // empty or nil
+			got[i].Also = nil // empty and nil count as equal
 		}
 		test.Eq(t, want, got)
 	}

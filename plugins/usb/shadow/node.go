@@ -88,8 +88,8 @@ func (n Node) own(path string, uid, gid int) error {
 	return n.ownOpen(fd, path, uid, gid)
 }
 
-// ownOpen sets owner and mode of an open file if they differ. -1 keeps the owner or group. path is used
-// only in errors.
+// ownOpen sets owner and mode of an open file, unless they are set already. -1 keeps the owner or group. path is
+// used only in errors.
 func (n Node) ownOpen(fd int, path string, uid, gid int) error {
 	var have unix.Stat_t
 	if err := unix.Fstat(fd, &have); err != nil {

@@ -71,9 +71,9 @@ func (d *Dir) Doubt() {
 	clear(d.free)
 }
 
-// remove removes some of the nodes and links below a directory. It first takes all rights from a node: a task
-// that keeps it, by an O_PATH descriptor or a hard link, could otherwise open the next device with its number. An error
-// does not keep it from the other nodes.
+// remove removes some of the nodes and links below a directory. It first takes all rights from a node: a task that
+// keeps the node, by an O_PATH descriptor or a hard link, could otherwise open the next device with the same number.
+// After an error, remove continues with the other nodes.
 func remove(dir string, which func(name string, info fs.FileInfo) bool) error {
 	root, err := os.OpenRoot(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -95,7 +95,7 @@ func remove(dir string, which func(name string, info fs.FileInfo) bool) error {
 		if info.Mode()&fs.ModeDevice != 0 {
 			failed = errors.Join(failed, root.Chmod(name, 0))
 			chown := root.Lchown(name, 0, 0)
-			if !errors.Is(chown, fs.ErrPermission) { // of an agent that is not root: it owns the node itself
+			if !errors.Is(chown, fs.ErrPermission) { // an agent that is not root owns the node already
 				failed = errors.Join(failed, chown)
 			}
 		}

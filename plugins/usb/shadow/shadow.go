@@ -70,7 +70,7 @@ type Dir struct {
 	ready bool
 
 	mu        sync.Mutex           // held while nodes are made or removed
-	withdrawn map[number]bool      // numbers, since Begin
+	withdrawn map[number]bool      // numbers that were withdrawn since Begin
 	free      map[number]time.Time // when a number was withdrawn, until Admit
 }
 

@@ -456,7 +456,7 @@ func TestMake_RefusesANodeWithdrawnSinceBegin(t *testing.T) {
 		test.ErrorIs(t, d.Make(dev), ErrWithdrawn)
 	}
 	wantTree(t, d)
-	d.Begin() // sysfs may still list it
+	d.Begin() // sysfs may still list the node
 	test.ErrorIs(t, d.Make(Device{Name: "d", Nodes: []Node{null("tty")}}), ErrWithdrawn)
 	d.Admit(false, 1, 3) // another device has the number
 	must.NoError(t, d.Make(Device{Name: "d", Nodes: []Node{null("tty")}}))

@@ -15,8 +15,8 @@ import (
 )
 
 // standIn makes a link at path to a simulated node, and sets the node's owner and mode. A simulated node is a
-// file, or the target of a link to a pseudo-terminal. Tasks get it, so only root and this process's user may be
-// able to change its directory, and a link must lead to a terminal that the simulation has now.
+// file, or the target of a link to a pseudo-terminal. Tasks get the simulated node, so only root and this process's
+// user may be able to change its directory, and a link must lead to a terminal that the simulation has now.
 func (n Node) standIn(path string) error {
 	if err := owndir.Check(filepath.Dir(n.Source)); err != nil {
 		return err

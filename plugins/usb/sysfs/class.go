@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// classes has the names from https://www.usb.org/defined-class-codes. If gousb also
-// names a class, it uses the same name.
+// classes has the names from https://www.usb.org/defined-class-codes. gousb uses the same names for
+// the classes that it names.
 var classes = map[uint8]string{
 	0x00: "per-interface",
 	0x01: "audio",

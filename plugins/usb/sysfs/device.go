@@ -31,7 +31,7 @@ type Device struct {
 	Release uint16 // bcdDevice
 	Class   Class  // of the device; zero if each interface has its own
 
-	Manufacturer, Product, Serial string // its strings, empty if it has none
+	Manufacturer, Product, Serial string // the device's strings; a missing one is empty
 
 	Speed    string // in Mbit/s, as the kernel writes it: "1.5", "480", "10000"
 	MaxPower int    // in mA
@@ -44,7 +44,7 @@ type Device struct {
 	Nodes    []Node              // the device's own first, then by kind, interface and name
 }
 
-// Drivers returns the names of the kernel drivers of its interfaces, sorted, without duplicates.
+// Drivers returns the names of the kernel drivers of the device's interfaces, sorted, without duplicates.
 func (d Device) Drivers() (names []string) {
 	for _, i := range d.Interfaces {
 		if i.Driver != "" {
@@ -55,7 +55,7 @@ func (d Device) Drivers() (names []string) {
 	return slices.Compact(names)
 }
 
-// Classification returns the name of its class, or the names of its interfaces' classes if each has its own.
+// Classification returns the name of the device's class, or of its interfaces' classes if each interface has its own.
 func (d Device) Classification() string {
 	var names []string
 	for _, i := range d.Interfaces {

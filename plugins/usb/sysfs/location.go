@@ -34,8 +34,8 @@ func location(root fs.FS, dir, name string) (where, pci string) {
 		} else if pciAddress.MatchString(path.Base(object)) {
 			subsystem = "pci"
 		}
-		// the last of a chain of bridges is unique; above it, only the platform device of a small board's
-		// controller is needed
+		// the address of the last object in a chain of bridges is unique; of the objects above, only the platform
+		// device of a small board's controller is needed
 		add := subsystem != last && (subsystem == "pci" || subsystem == "platform") || len(chain) == 0 && subsystem != ""
 		if add {
 			chain = append(chain, subsystem+"-"+Plain(path.Base(object), "._:-"))

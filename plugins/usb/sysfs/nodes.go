@@ -24,7 +24,7 @@ var kinds = map[string]Kind{
 var Kinds = []Kind{USB, TTY, HIDRaw, Input, Video, Media, Sound, Printer, Storage, SG, BSG, Other}
 
 // nodes finds the nodes of a device and of its interfaces. Each node has a directory below the device's, with
-// a file uevent that names it.
+// a file uevent that names the node.
 func nodes(root fs.FS, dir string) []Node {
 	var found []Node
 	var walk func(at string, of int)

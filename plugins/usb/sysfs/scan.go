@@ -92,8 +92,8 @@ func read(root fs.FS, name string) (Device, bool) {
 	return d, a.err == nil && same && err == nil && still == dir
 }
 
-// Identify reads Name, Bus, Address and ID of a device again, to compare them with those from Scan. The
-// kernel takes no lock for these. Identify returns false if the device does not exist.
+// Identify reads Name, Bus, Address and ID of a device again, for a comparison with the result of Scan. The
+// kernel takes no lock for these reads. Identify returns false if the device does not exist.
 func Identify(root fs.FS, name string) (Device, bool) {
 	a := attributes{root: root, dir: path.Join(devices, name)}
 	d := a.identity(name)

@@ -359,7 +359,7 @@ func TestScan_AcceptsAnyText(t *testing.T) {
 	}
 }
 
-// Otherwise a task could get a node with this path.
+// A task could otherwise get a file outside /dev as a node.
 func TestScan_IgnoresNamesOutsideDev(t *testing.T) {
 	for _, name := range []string{"../etc/shadow", "/etc/shadow", "a/../../etc/shadow", "..", ""} {
 		root := tree(t, xhci, cp2102(pc+"/usb1/1-1", 1, 2, "ttyUSB0", "x"))
@@ -397,7 +397,7 @@ func TestScan_FailsWithoutSys(t *testing.T) {
 	test.ErrorIs(t, err, fs.ErrNotExist, test.Sprintf("got %v", got))
 }
 
-// counted is a file system that calls the function at before its nth use.
+// counted is a file system that calls a function, the field at, once: before the nth access to the file system.
 type counted struct {
 	fstest.MapFS
 	n  *int

@@ -75,7 +75,7 @@ sys/devices/pci0000:00/0000:00:14.0/usb2:
   uevent MAJOR=189 MINOR=128 DEVNAME=bus/usb/002/001 DEVTYPE=usb_device
 `
 
-// cp2102 returns a stick with one serial port in the directory at, and with the node tty in /dev.
+// cp2102 returns a stick with one serial port. at is the directory of the stick, tty the name of its node in /dev.
 func cp2102(at string, bus, address int, tty string, serial string) string {
 	name := path.Base(at)
 	up := strings.Repeat("../", strings.Count(at, "/"))

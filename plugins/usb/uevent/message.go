@@ -13,7 +13,7 @@ import (
 )
 
 // receive waits for a message. It returns nil for a message that neither comes from the kernel nor was sent
-// to udev's group. If the queue is empty, it calls drained before it waits.
+// to udev's group. If the queue is empty, receive calls drained before it waits.
 func receive(conn syscall.RawConn, buffer []byte, drained func()) (message []byte, err error) {
 	var from unix.Sockaddr
 	var n int

@@ -29,7 +29,7 @@ type Handler struct {
 	Removed, Added func(Number)
 
 	// Missed is called before Kick when removals may have been missed: at the start, and after an
-	// overflow of the queue, once the messages still in it are processed.
+	// overflow of the queue, once the messages still in the queue are processed.
 	Missed func()
 
 	// Kick is called after an event about a USB device or an object of its drivers, again after udev

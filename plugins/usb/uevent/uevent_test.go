@@ -21,7 +21,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-const soon = time.Minute // on a busy machine
+const soon = time.Minute // enough for a busy machine
 
 func TestMessage_AcceptsOnlyUSB(t *testing.T) {
 	for message, want := range map[string]bool{
@@ -209,8 +209,8 @@ func TestListen_KicksAfterLoss(t *testing.T) {
 	t.Error("each time other events came in between")
 }
 
-// kicksAfterLoss makes a listener lose messages. It returns false if other processes' messages came in between, because
-// these may be lost, too.
+// kicksAfterLoss makes a listener lose messages, and checks the kicks. It returns false, without a check at the end, if
+// messages of other processes came in between: these may be lost, too.
 func kicksAfterLoss(t *testing.T) bool {
 	t.Helper()
 	socket := opened(t)
@@ -241,7 +241,7 @@ func kicksAfterLoss(t *testing.T) bool {
 	if others {
 		return false
 	}
-	// The kernel drops messages, without a further error, until the socket's queue is empty.
+	// The kernel drops messages, without a further error, until the queue is empty: Missed must be called after that.
 	if lost && (missed != 2 || read == 0 || readBefore != read) {
 		t.Errorf("Missed was called %d times, the last time after %d of %d queued messages", missed, readBefore, read)
 	}

@@ -25,8 +25,8 @@ type Names map[sysfs.ID]names
 
 type names struct{ vendor, product string }
 
-// Lookup returns the names in the table below root, such as os.DirFS("/"). They are empty if the table
-// is missing or does not have them.
+// Lookup returns the names in the table below root, such as os.DirFS("/"). A name is empty if the table is
+// missing or does not have the name.
 func (n Names) Lookup(root fs.FS, id sysfs.ID) (vendor, product string) {
 	found, ok := n[id]
 	if !ok {
