@@ -346,7 +346,7 @@ func numbered(out string) (n int, ended bool, err error) {
 	return n, ended, nil
 }
 
-// printsOn waits until a counter's output of before bytes has grown by more, without missing, doubled or torn lines.
+// printsOn waits until a counter has printed more bytes after the first ones, without missing, doubled or torn lines.
 func (a *alloc) printsOn(t testing.TB, before, more int) {
 	t.Helper()
 	testsupport.Within(t, time.Minute, func() error {

@@ -67,7 +67,7 @@ func TestFind_ChoosesAsConfigured(t *testing.T) {
 		{name: "a program that fails", uv: broken, says: "exit status 3"},
 		{name: "a file that is not executable", uv: closed, says: "permission denied"},
 		{name: "another program", uv: other, says: "is not uv"},
-		{name: "a version that is too old", uv: program("old", "echo uv 0.6.13"), says: "the oldest supported version is 0.6.14"},
+		{name: "a version that is too old", uv: program("old", "echo uv 0.6.13"), says: "oldest supported version is 0.6.14"},
 		{name: "a missing program", uv: "/nonexistent/uv", says: "/nonexistent/uv"},
 	}
 	for _, test := range tests {
