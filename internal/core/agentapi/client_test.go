@@ -55,7 +55,7 @@ func renew(t *testing.T, c Config) *tls.Config {
 	}
 }
 
-// Certificates with a short life are replaced on disk, and may appear only after the plugin has started.
+// Certificates with a short life are replaced on disk. The first one is sometimes written after the plugin's start.
 func TestGet_UsesRenewedCertificates(t *testing.T) {
 	var current atomic.Pointer[tls.Config]
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))

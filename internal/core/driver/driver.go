@@ -52,8 +52,8 @@ var (
 	_ plugin.StartCaller                 = (*Driver)(nil)
 )
 
-// New returns the driver of a plugin. It does nothing until an agent configures it, and works until
-// ctx ends or Close is called. Tasks keep running.
+// New returns the driver of a plugin. The driver does nothing until an agent configures it, and works
+// until ctx ends or Close is called. Tasks keep running after that.
 func New[C, T any](ctx context.Context, logger hclog.Logger, p Plugin[C, T]) *Driver {
 	return newDriver(ctx, logger, erase(p))
 }
@@ -187,7 +187,7 @@ func (d *Driver) RecoverTask(th *drivers.TaskHandle) error {
 
 // StartTask is part of drivers.DriverPlugin. It returns once the program runs; after an error,
 // nothing remains of the task. If an agent was killed before it knew of the task, and the next
-// agent starts the same task, that agent gets the existing run.
+// agent starts the same task, StartTask returns the existing run.
 func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.DriverNetwork, error) {
 	i := d.instance.Load()
 	if i.start == nil {
@@ -197,7 +197,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 		return nil, nil, fmt.Errorf("task %q has been started already", cfg.ID)
 	}
 	h := newHandle(cfg)
-	// emitted immediately, because the agent waits for the start
+	// sent immediately, and not kept until WaitTask, which the agent calls only after the start
 	starting := &startup{event: func(message string) { h.delivered(d.emit(taskEvent(cfg, message))) }}
 	defer starting.runFinally()
 	s, err := i.start(cfg, starting)
@@ -230,8 +230,8 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 }
 
 // StartCall registers the context of a StartTask call, because that method has no context
-// parameter. The context ends when the agent is gone: no agent would then manage the task. The
-// caller runs done after StartTask.
+// parameter. The context ends when the agent is gone, which also ends the start: no agent would manage
+// the task. The caller runs done after StartTask.
 func (d *Driver) StartCall(ctx context.Context, id string) (done func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -33,14 +33,14 @@ type Engine interface {
 	Recover(ctx context.Context, c *drivers.TaskConfig, saved []byte, event Event) (Task, error)
 
 	// Destroy kills the remaining processes of a task and removes everything that belongs to it. It also
-	// works for a task that this process never saw. If nothing exists, it returns nil.
+	// works for a task that this process never saw. If nothing of the task exists, Destroy returns nil.
 	Destroy(ctx context.Context, id string) error
 }
 
 // Prober is an Engine that reports the state of the node.
 type Prober interface {
 	// Probe is called every 30 s while an agent uses the driver. An error makes the driver unhealthy,
-	// or undetected if it is an Undetected; its text is the health description.
+	// or undetected if the error is an Undetected. The error's text is the health description.
 	Probe(ctx context.Context) (Node, error)
 }
 
@@ -93,7 +93,7 @@ type Task interface {
 	// So waiting for the end of a task needs no goroutine.
 	AfterEnd(f func()) (stop func() bool)
 
-	// Signal sends a signal to the main process, by its name in signal(7). After SIGKILL the task
+	// Signal sends a signal to the main process. signal is a name of signal(7). After SIGKILL the task
 	// ends.
 	Signal(ctx context.Context, signal string) error
 }
@@ -151,16 +151,16 @@ type Stopper interface {
 
 // Saver is a Task that Recover can't find by its id alone.
 type Saver interface {
-	// Saved returns the state to pass to Recover. Nomad stores it on its disk together with the task's
-	// environment, and limits messages to 4 MiB.
+	// Saved returns the state to pass to Recover. Nomad stores this state on disk together with the task's
+	// environment. Both must fit into one message, which Nomad limits to 4 MiB.
 	Saved() ([]byte, error)
 }
 
 // Claimer is a Task that Start can find again without its handle.
 type Claimer interface {
-	// Claim is called before an agent learns anything about the task that it may act on. Until then, a
-	// Start for the same allocation, task and configuration may return this run, because an agent that
-	// was killed during StartTask does not know of it.
+	// Claim is called before an agent learns anything about the task that the agent may act on. Before
+	// Claim, a Start for the same allocation, task and configuration may return this run, because an
+	// agent that was killed during StartTask does not know of this run.
 	Claim() error
 }
 

@@ -29,7 +29,7 @@ func (d *Driver) TaskEvents(ctx context.Context) (<-chan *drivers.TaskEvent, err
 		defer d.mu.Unlock()
 		d.listeners--
 	})
-	go func() { // ends when all are delivered, or with ctx
+	go func() { // ends when all pending events are delivered, or with ctx
 		for _, e := range pending {
 			d.emit(e)
 		}
@@ -40,10 +40,10 @@ func (d *Driver) TaskEvents(ctx context.Context) (<-chan *drivers.TaskEvent, err
 // maxPending limits how many events are kept while Nomad does not listen.
 const maxPending = 1000
 
-// event reports a message about a task. It is pending until the first WaitTask: an agent that
-// recovers its tasks already listens to events, but drops them. While Nomad stops a task, the
+// event reports a message about a task. The event is pending until the first WaitTask, because an
+// agent that is recovering its tasks listens to events but drops them. While Nomad stops a task, the
 // message becomes part of the exit message instead of an event, because Nomad may have dropped the
-// allocation before (job stop -purge).
+// allocation already (job stop -purge) and would then drop the event.
 func (d *Driver) event(h *handle, format string, args ...any) {
 	e := taskEvent(h.config, fmt.Sprintf(format, args...))
 	h.mu.Lock()
@@ -89,12 +89,12 @@ func (d *Driver) flush(h *handle) {
 	}
 }
 
-// How long an exit waits for the events before it and, after a start of the plugin, for Nomad to
-// listen. Nomad handles the events of all tasks one by one, and writes each to its disk.
+// How long an exit waits for earlier events of its task and, after a start of the plugin, until Nomad
+// listens. Nomad handles the events of all tasks one by one, and writes each to its disk.
 const (
 	deliveryTime = 100 * time.Millisecond // for a single event
-	queuedTime   = 25 * time.Millisecond  // added for each event emitted shortly before it
-	maxQueueTime = 2 * time.Second        // the most that is added
+	queuedTime   = 25 * time.Millisecond  // added for each event that was emitted shortly before
+	maxQueueTime = 2 * time.Second        // limit of the added time
 	listenTime   = time.Second
 )
 

@@ -93,8 +93,8 @@ func (d *Driver) ExecTaskStreamingRaw(
 }
 
 // inputTime limits how long a command's exit waits for the end of its input, counted from the command's start. If
-// there is no input, Nomad's client sends that end immediately. If the stream is closed before, the client fails with
-// "unexpected EOF" although it has received the exit (plugins/drivers/client.go, ExecTaskStreamingRaw).
+// there is no input, Nomad's client sends that end immediately. If the stream is closed before that end arrives, the
+// client fails with "unexpected EOF" although it got the exit (plugins/drivers/client.go, ExecTaskStreamingRaw).
 const inputTime = 250 * time.Millisecond
 
 // forwarder returns the task if it is a Forwarder, else nil.
@@ -137,7 +137,7 @@ func receive(
 		}
 		if in := m.Stdin; in != nil {
 			if len(in.Data) > 0 {
-				_, _ = input.Write(in.Data) // ignored: the command may still write output
+				_, _ = input.Write(in.Data) // an error is ignored: the command may still write output
 			}
 			if in.Close {
 				input.Close()
@@ -166,7 +166,7 @@ func (s *sender) send(m *drivers.ExecTaskStreamingResponseMsg) error {
 	return s.stream.Send(m)
 }
 
-// heartbeatTime is the interval at which a command's client gets an empty message, which it ignores
+// heartbeatTime is the interval at which a command's client gets an empty message, which the client ignores
 // (api/allocations_exec.go). Nomad detects a disconnected client only by sending to it.
 const heartbeatTime = 2 * time.Second
 

@@ -51,7 +51,7 @@ func TestExecStreaming_SendsAllOutputToASlowClient(t *testing.T) {
 	}
 }
 
-// goneUser is a client that has disconnected. Only sending reports this: Nomad does not pass on the end of Recv.
+// goneUser is a client that disconnects. Only an error of Send reports that, as Nomad does not pass on the end of Recv.
 type goneUser struct{ hungUp chan struct{} }
 
 func (u goneUser) Send(*drivers.ExecTaskStreamingResponseMsg) error {
@@ -86,8 +86,8 @@ func TestExecStreaming_EndsASilentCommandWhenItsClientIsGone(t *testing.T) {
 	}
 }
 
-// quickUser has no input and reports its end after a moment, as Nomad's client does. Such a client
-// fails if the command's stream ends before that.
+// quickUser has no input, and sends the end of its input after a moment, as Nomad's client does. Such
+// a client fails if the command's stream ends before the client has sent the end of its input.
 type quickUser struct {
 	mu         sync.Mutex
 	said, over bool // end of its input sent; exit received

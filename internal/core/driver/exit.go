@@ -13,7 +13,7 @@ import (
 )
 
 // exited reports, once, details of a task's exit that its exit code does not show. The returned
-// channel is closed when the driver has explained the exit too.
+// channel is closed when the driver has also explained the exit (ExitReporter).
 func (d *Driver) exited(h *handle) (explained <-chan struct{}) {
 	h.exitSeen.Do(func() {
 		e := h.task.Exit()

@@ -32,9 +32,9 @@ type handle struct {
 
 	mu          sync.Mutex
 	waitedFor   bool                 // WaitTask was called
-	pending     []*drivers.TaskEvent // events before that call
+	pending     []*drivers.TaskEvent // events before the first WaitTask
 	deliveredBy time.Time            // when Nomad should have taken the last event
-	stopped     chan struct{}        // created by the first StopTask or DestroyTask, closed when that returns
+	stopped     chan struct{}        // created by the first StopTask or DestroyTask, closed when that call returns
 	exitMessage []string             // messages reported since stopped was created
 	exitSent    bool                 // WaitTask has returned the exit
 }
@@ -113,7 +113,7 @@ func (h *handle) delivered(by time.Time) {
 	h.deliveredBy = by
 }
 
-// stopping records that Nomad stops or destroys the task. The caller calls over when that is complete.
+// stopping records that Nomad stops or destroys the task. The caller calls over when the stop is complete.
 func (h *handle) stopping() (over func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -162,8 +162,8 @@ func (h *handle) status() *drivers.TaskStatus {
 	return s
 }
 
-// exitResult converts an exit to Nomad's type. A signal is also exit code 128 plus its number, as
-// in a shell. A lost exit is an error.
+// exitResult converts an exit to Nomad's type. After a signal, the exit code is 128 plus the signal's
+// number, as in a shell. A lost exit is an error.
 func exitResult(e *task.Exit) *drivers.ExitResult {
 	switch {
 	case e == nil:

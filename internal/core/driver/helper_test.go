@@ -52,7 +52,7 @@ func runTests(m *testing.M) int {
 	if os.Getenv(nonRootVar) != "" { // started by a test of this binary
 		return m.Run()
 	}
-	// Nomad's harness leaves directories behind. The path is short because it also contains sockets.
+	// Nomad's harness leaves directories in TMPDIR, so the tests have their own. The path is short because of sockets.
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("o%d", os.Getpid()))
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -86,7 +86,7 @@ func removeLeaves() {
 	for _, parent := range []string{
 		filepath.Join(s.Mounts["systemd"], "nomad"), filepath.Join(s.Unified, "nomad"), filepath.Join(s.Root, "nomad.slice"),
 	} {
-		for _, node := range nodes { // not those of another test run
+		for _, node := range nodes { // only nodes of this test run
 			leaves, _ := filepath.Glob(filepath.Join(parent, "outrider-*-"+shortID(node)+"*"))
 			for _, leaf := range leaves {
 				for unix.Rmdir(leaf) == unix.EBUSY && time.Now().Before(end) {
@@ -449,7 +449,7 @@ func (a *agent) nothingLeft() {
 				return len(line) == 0 || strings.HasPrefix(string(line), "outrider-supervisor\x00collect\x00")
 			})
 			test.SliceEmpty(t, left, test.Sprintf("%d processes of tasks are left", len(left)))
-			for _, pid := range all { // after a failed test, they would slow down the next ones
+			for _, pid := range all { // after a failed test, processes left behind would slow down the next tests
 				unix.Kill(pid, unix.SIGKILL)
 			}
 		}

@@ -321,7 +321,7 @@ func TestReportExit_ExplainsEachExit(t *testing.T) {
 func TestReportExit_GetsTheAllocationDirectory(t *testing.T) {
 	calls := make(chan Ended, 10)
 	for name, c := range map[string]struct {
-		collection, path string // logmon makes the FIFOs
+		collection, path string // for the path "logmon", the harness starts logmon
 	}{
 		"the driver collects": {"driver", ""},
 		"Nomad collects":      {"nomad", "logmon"},

@@ -54,13 +54,13 @@ func TestLifecycle_DeliversTheExitToEveryWaiter(t *testing.T) {
 			a.run(cfg)
 			var all sync.WaitGroup
 			for range 20 {
-				ch, err := a.driver.WaitTask(t.Context(), cfg.ID) // over gRPC, the test would not know when the call has arrived
+				ch, err := a.driver.WaitTask(t.Context(), cfg.ID) // not over gRPC, where a call may arrive later
 				must.NoError(t, err)
 				all.Go(func() {
 					r := await(t, "the exit", ch)
 					must.Eq(t, 5, r.ExitCode, must.Sprintf("got %+v", r))
 					test.NoError(t, r.Err, test.Sprintf("got %+v", r))
-					_ = a.DestroyTask(cfg.ID, false) // the first call may come while others wait
+					_ = a.DestroyTask(cfg.ID, false) // other goroutines may still wait for the exit
 				})
 			}
 			must.NoError(t, os.WriteFile(file, nil, 0o600))
@@ -114,7 +114,7 @@ func TestLifecycle_RefusesUnknownTasks(t *testing.T) {
 
 func TestStopTask_KillsAtTheTimeout(t *testing.T) {
 	a := start(t, nil)
-	const never, soon = time.Minute, 30 * time.Second // even on a busy machine
+	const never, soon = time.Minute, 30 * time.Second // 30 s is enough for a stop on a busy machine
 	const loop = "while :; do sleep 0.02; done"
 	for name, c := range map[string]struct {
 		script, signal, options string

@@ -107,7 +107,7 @@ func (l *local) config() PluginOptions {
 	return l.options
 }
 
-// Close closes the connections. Tasks and supervisors keep running.
+// Close closes the connections to the supervisors. Tasks and supervisors keep running.
 func (l *local) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -126,7 +126,7 @@ func (l *local) Recover(ctx context.Context, c *drivers.TaskConfig, saved []byte
 		return nil, err
 	}
 	t.event = event
-	l.release(id) // left by a failed attempt
+	l.release(id) // an earlier attempt may have failed and left its record of the task
 	l.hold(t)
 	if _, err := t.client.Adopt(ctx, t.state); err != nil {
 		l.release(id)
@@ -196,7 +196,7 @@ func (l *local) hold(t *localTask) {
 	l.tasks[t.id] = t
 }
 
-// holdNew is hold for a task that is about to start. It refuses an id that is taken, and another task's dynamic user.
+// holdNew registers a task that is about to start. It refuses an id that is taken, and another task's dynamic user.
 func (l *local) holdNew(t *localTask) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -210,7 +210,7 @@ func (l *local) holdNew(t *localTask) error {
 	return err
 }
 
-// release drops a task. If it has not ended yet, its exit stays unknown.
+// release drops this process's record of a task. If the task has not ended yet, its exit stays unknown.
 func (l *local) release(id string) {
 	l.mu.Lock()
 	t := l.tasks[id]

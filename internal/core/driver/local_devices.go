@@ -20,10 +20,10 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// devices returns the devices and mounts that device plugins reserved for a task, and its volumes:
-// those that Nomad passes, and those that it has forgotten because the agent was restarted. Nomad
-// does not distinguish a volume from a mount of a device plugin, so a mount is a volume unless a
-// plugin of this collection has recorded it.
+// devices returns the devices and mounts that device plugins reserved for a task, and its volumes. It
+// also returns reservations that Nomad no longer passes because the agent was restarted. Nomad does
+// not distinguish a volume from a mount of a device plugin, so a mount counts as a volume unless a
+// plugin of this collection has recorded the mount.
 func devices(cfg *drivers.TaskConfig) ([]task.Device, []task.Mount, error) {
 	recalledDevices, recalledMounts, err := reservation.Recall(cfg.DeviceEnv)
 	if err != nil {
@@ -108,7 +108,7 @@ func merged[N any, T comparable](convert func(N) T, place func(T) string, passed
 
 // canMount reports whether a task can have its own mounts, which a lack of capabilities, a user
 // namespace or a sandbox may prevent. It tries once, with a process that creates a mount namespace
-// and then has nothing to execute (ENOENT).
+// and, if that succeeds, fails with ENOENT because it has no program to execute.
 var canMount = sync.OnceValue(func() bool {
 	attr := &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	_, err := syscall.ForkExec("", []string{""}, &syscall.ProcAttr{Sys: attr})

@@ -143,7 +143,7 @@ func TestDevices_AreRecalledAfterARestart(t *testing.T) {
 	}{
 		"all forgotten":  {func(c *drivers.TaskConfig) { c.DeviceEnv = env }, host + "\n/dev/zero\nmounted\n1\n"},
 		"some forgotten": {func(c *drivers.TaskConfig) { c.DeviceEnv = env; said(c) }, host + "\n/dev/zero\nmounted\n1\n"},
-		// job authors choose env, but must not get devices by it
+		// the job's author chooses Env, but must not get devices through Env
 		"made up by the job": {func(c *drivers.TaskConfig) {
 			for name, value := range env {
 				c.Env[name] = value
@@ -270,7 +270,7 @@ func TestVolumes_AreInTheTask(t *testing.T) {
 	for name, c := range map[string]struct {
 		path    string
 		changes []func(*drivers.TaskConfig)
-		locked  string // no_new_privs
+		locked  string // NoNewPrivs of the task in /proc
 	}{
 		"at an absolute path":     {"/outrider-data", []func(*drivers.TaskConfig){volume("/outrider-data")}, "1"},
 		"in a task of root":       {"/outrider-data", []func(*drivers.TaskConfig){volume("/outrider-data"), root}, "0"},

@@ -18,7 +18,7 @@ import (
 
 // With dynamic_users, Nomad gives a user to each task whose job names none
 // (client/allocrunner/taskrunner/dynamic_users_hook.go). An agent that was restarted no longer knows these users: it
-// does not name a task's user again when the task restarts, and may give it to another task. So the driver remembers
+// names no user when such a task restarts, and may give the task's user to another task. So the driver remembers
 // the users of the tasks that it recovers, and never runs two tasks as the same dynamic user.
 
 // userOf returns the user of a task that is about to start, in the format of a job; empty is the agent's own.
@@ -68,8 +68,8 @@ func isDynamic(user string) bool {
 	return found && err == nil
 }
 
-// checkUser refuses the user of another task if that user is dynamic for either task, by whatever name the jobs call
-// it. The caller holds mu.
+// checkUser refuses a user id that another task has, if Nomad gave the user with that id to one of the two tasks as a
+// dynamic user. The caller holds mu.
 func (l *local) checkUser(t *localTask) error {
 	own := t.current()
 	if own.Command.User == nil {

@@ -66,7 +66,7 @@ func TestDynamicUsers_ExcludeAccounts(t *testing.T) {
 	nobody := func(c *drivers.TaskConfig) { c.User = "nobody" }
 	cfg := a.shell("sleep 600", "", nobody)
 	th := a.run(cfg)
-	th.Config.User = "nomad-web" // an account with the id of nobody
+	th.Config.User = "nomad-web" // as if an account of this name had the user id of nobody
 
 	a.stopDriver()
 	a.startDriver(options)

@@ -42,7 +42,7 @@ func ignored(cfg *drivers.TaskConfig, g cgroup.Group, l cgroup.Limits, env map[s
 	}
 	if names := slices.DeleteFunc(slices.Sorted(maps.Keys(cfg.Env)), func(name string) bool {
 		_, kept := env[name]
-		own, isOwn := os.LookupEnv(name) // inherited from the agent, and set neither by the job nor by Nomad
+		own, isOwn := os.LookupEnv(name) // the agent's value is inherited, and set neither by the job nor by Nomad
 		return kept || isOwn && own == cfg.Env[name] || strings.HasPrefix(name, "NOMAD_")
 	}); len(names) > 0 {
 		note("env { %s } has no effect: the operator denies it to tasks of this node (denied_envvars)",

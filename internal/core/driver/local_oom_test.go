@@ -44,7 +44,7 @@ func TestOOM_IsReportedAsTheExitOnlyOfAFailedTask(t *testing.T) {
 	must.False(t, r.OOMKilled, must.Sprintf("after an earlier run's kill: got %+v", r))
 	test.Eq(t, 1, r.ExitCode, test.Sprintf("after an earlier run's kill: got %+v", r))
 	a.destroy(again.ID)
-	// events are delivered in order
+	// events are delivered in order: after the event of this task, all events of the others have arrived
 	last := a.shell("kill -HUP $$", "")
 	a.run(last)
 	a.wait(last.ID)

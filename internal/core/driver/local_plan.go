@@ -185,7 +185,7 @@ func quota(r *drivers.Resources) int64 {
 // the id and the environment, because Nomad renews tokens and templates.
 func requestOf(config any, st task.State) (string, error) {
 	st.ID, st.Command.Env = "", nil
-	b, err := json.Marshal(struct { // sorts maps and contains no addresses
+	b, err := json.Marshal(struct { // sorts the keys of maps, and writes no addresses
 		Config any
 		State  task.State
 	}{config, st})
@@ -241,7 +241,7 @@ func baseCommand(cfg *drivers.TaskConfig, o TaskOptions, who *account.Account, d
 }
 
 // self returns the agent's own account, or nil if it is unknown. Tasks without a user run as this
-// account. A service manager may have left its name and home out of the environment.
+// account. A service manager may have left the account's name and home out of the environment.
 var self = sync.OnceValue(func() *account.Account {
 	a, err := account.Resolve(strconv.Itoa(os.Geteuid()), nil)
 	if err != nil {
@@ -251,7 +251,7 @@ var self = sync.OnceValue(func() *account.Account {
 })
 
 // unitVariables are for the communication between systemd and a service (systemd.exec(5), sd_notify(3),
-// sd_listen_fds(3)): a task that inherited the agent's could act in the agent's name, or use resources meant for it.
+// sd_listen_fds(3)): a task that inherited these variables could act in the agent's name, or use the agent's resources.
 var unitVariables = []string{
 	"CREDENTIALS_DIRECTORY", "FDSTORE", "INVOCATION_ID", "JOURNAL_STREAM", "LISTEN_FDNAMES", "LISTEN_FDS", "LISTEN_PID",
 	"LISTEN_PIDFDID", "LOG_NAMESPACE", "MAINPID", "MANAGERPID", "MEMORY_PRESSURE_WATCH", "MEMORY_PRESSURE_WRITE",
@@ -259,9 +259,9 @@ var unitVariables = []string{
 }
 
 // environment returns the task's environment. Without file system isolation, Nomad includes the
-// agent's own variables. Those of its systemd unit are removed, and those about the user corrected,
-// unless the job has set them. A value that equals the agent's is treated as inherited, because
-// Nomad does not distinguish the two.
+// agent's own variables. Variables of the agent's systemd unit are removed, and variables about the
+// user are corrected, unless the job has set them. A value that equals the agent's counts as
+// inherited, because Nomad does not report which variables the job has set.
 func environment(env map[string]string, who *account.Account) []string {
 	env = maps.Clone(env)
 	if env == nil {

@@ -29,8 +29,8 @@ const (
 	seccompDefault    = "default"
 )
 
-// seccompFilter compiles the profile that the plugin option seccomp names. Its rules depend on the task's capabilities
-// (a mask of 1<<number). The result is for task.Command.
+// seccompFilter compiles the profile that the plugin option seccomp names. The rules that apply depend on the task's
+// capabilities (a mask of 1<<number). The result is a value for task.Command.Seccomp.
 func seccompFilter(option string, capabilities uint64) (string, error) {
 	if option == seccompUnconfined {
 		return "", nil
@@ -198,8 +198,8 @@ func actionOf(action specs.LinuxSeccompAction, errno *uint) (uint32, error) {
 	return a, nil
 }
 
-// alternatives returns sets of conditions. A rule applies if all conditions of a set are met. All conditions form one
-// set. If several of them are for the same argument, each condition forms its own set instead, as with runc.
+// alternatives returns sets of conditions. A rule applies if all conditions of any one set are met. Usually all
+// conditions form a single set. If several are for the same argument, each condition forms its own set, as with runc.
 func alternatives(args []specs.LinuxSeccompArg) ([][]specs.LinuxSeccompArg, error) {
 	if len(args) == 0 {
 		return nil, nil
@@ -232,7 +232,7 @@ func ifMet(conditions []specs.LinuxSeccompArg, action uint32) []asm.Instruction 
 
 // comparisons compare the halves of an argument. A condition is met if high is true for the high half, or if the high
 // halves are equal and low is true for the low half. If high is JumpEqual, only the second case counts. large is set
-// if an argument with a high half meets the condition of a value without one.
+// if an argument with a nonzero high half always meets a condition whose value has a zero high half.
 var comparisons = map[specs.LinuxSeccompOperator]struct {
 	high, low asm.JumpTest
 	large     bool
@@ -246,9 +246,9 @@ var comparisons = map[specs.LinuxSeccompOperator]struct {
 	specs.OpGreaterEqual: {asm.JumpGreaterThan, asm.JumpGreaterOrEqual, true},
 }
 
-// compare returns instructions that skip the next ones, as many as more, unless the condition is met. allows reports
-// whether its rule allows the call. The kernel ignores the high half of many arguments, such as those of type int. So
-// if the value has no high half, the argument's must not permit a call that the low half alone would not permit.
+// compare returns instructions that skip the next instructions unless the condition is met; more is how many to skip.
+// allows is set if the condition's rule allows the call. The kernel ignores the high half of many arguments, such as
+// ints. So if the value's high half is 0, an argument's high half must not permit a call that its low half forbids.
 //
 //nolint:gosec // halves of 64 bits, and lengths of short blocks
 func compare(arg specs.LinuxSeccompArg, allows bool, more int) []asm.Instruction {

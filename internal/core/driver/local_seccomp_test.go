@@ -57,7 +57,7 @@ func TestSeccomp_DefaultDeniesUserNamespacesToUsers(t *testing.T) {
 	const script = "unshare -U true 2>/dev/null && echo entered || echo denied; (exec 2>&1; echo works)"
 	for _, row := range []struct{ option, user, want string }{
 		{"default", "nobody", "denied\nworks\n"},
-		{"default", "root", "entered\nworks\n"}, // its capabilities allow it
+		{"default", "root", "entered\nworks\n"}, // for root's capabilities, the profile allows unshare
 		{"unconfined", "nobody", "entered\nworks\n"},
 	} {
 		a := startInstance(t, testInstance{}, map[string]any{"seccomp": row.option})
@@ -205,7 +205,7 @@ func TestSeccomp_HighHalfOfAnArgumentPermitsNothingMore(t *testing.T) {
 		test.NotEq(t, unix.SECCOMP_RET_ALLOW, call(t, filter, machine, "socket", family))
 	}
 
-	met := map[string][]uint64{ // which of the values 6 to 11
+	met := map[string][]uint64{ // those of the values 6 to 11 that meet the condition
 		"EQ": {7}, "NE": {6, 8, 9, 10, 11}, "LT": {6}, "LE": {6, 7}, "GT": {8, 9, 10, 11}, "GE": {7, 8, 9, 10, 11},
 		"MASKED_EQ": {11},
 	}

@@ -59,8 +59,8 @@ func recoverable(err error) error {
 func runOf(alloc, name string) string { return alloc + "/" + name }
 
 // onlyStart waits until no other start of the run is in progress. It returns an error if ctx has
-// ended or ends before that: of two calls for the same run, the later one comes from the
-// agent that is alive, and must launch last.
+// ended or ends during the wait. Of two calls for the same run, the later call comes from the agent
+// that is alive, and must launch last.
 func (l *local) onlyStart(ctx context.Context, run string) (over func(), err error) {
 	for {
 		l.mu.Lock()

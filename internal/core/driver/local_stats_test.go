@@ -26,7 +26,7 @@ import (
 func busy(t *testing.T) (pid int, group cgroup.Group, dir string) {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", "while :; do :; done")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // as a task is
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a task has its own session, too
 	must.NoError(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
@@ -43,7 +43,7 @@ func TestSampler_DistinguishesUserFromSystemTime(t *testing.T) {
 	_, group, dir := busy(t)
 	s := testSampler()
 	usec := uint64(0)
-	const nearly = 0.99 // the figures are read one after the other
+	const nearly = 0.99 // a tolerance: the figures are read one after the other
 	var last time.Time
 	var lastTook time.Duration
 	// percentages refer to the time between two samples, which varies on a busy machine
@@ -56,7 +56,7 @@ func TestSampler_DistinguishesUserFromSystemTime(t *testing.T) {
 		u, err := s.sample(group, task.Identity{})
 		must.NoError(t, err)
 		took := time.Since(began)
-		slow := lastTook+took > began.Sub(last)/100 // too slow for the tolerance nearly
+		slow := lastTook+took > began.Sub(last)/100 // too slow for the tolerance
 		last, lastTook = began, took
 		if slow {
 			return false
@@ -92,7 +92,7 @@ func TestLocalTask_AcquiresTheEnginesLockBeforeItsOwn(t *testing.T) {
 		defer close(sampled)
 		_, _ = lt.Stats(t.Context())
 	}()
-	for range 20 { // while the sample waits for the engine's lock; it may hold the task's for a moment
+	for range 20 { // Stats waits for the engine's lock, and may hold the task's lock only for a moment
 		time.Sleep(time.Millisecond)
 		testsupport.Eventually(t, "the task is not locked", lt.mu.TryLock)
 		lt.mu.Unlock()

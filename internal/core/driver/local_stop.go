@@ -32,7 +32,7 @@ func (t *localTask) Stop(ctx context.Context, timeout time.Duration, signal stri
 		}
 	}
 	if _, err := t.client.Exited(t.id); err != nil {
-		return nil // the task is destroyed: no supervisor is started for it
+		return nil // the task is destroyed: the calls below would only start a supervisor
 	}
 	deadline := time.Now().Add(timeout)
 	t.runPreStop(ctx, deadline)
@@ -70,7 +70,7 @@ func (t *localTask) runPreStop(ctx context.Context, deadline time.Time) {
 	defer cancel()
 	e, err := session.Run(ctx, t.client, t.id, &drivers.ExecOptions{Command: t.preStop})
 	switch {
-	case errors.Is(err, supervisor.ErrEnded): // the task ended before its signal
+	case errors.Is(err, supervisor.ErrEnded): // the task ended before the kill signal: nothing to report
 	case errors.Is(err, context.DeadlineExceeded):
 		t.event("pre_stop did not end within kill_timeout")
 	case err != nil:

@@ -19,10 +19,10 @@ const sweepEvery = 10 * time.Minute
 
 // sweep removes tasks that Nomad abandoned, and returns their ids. If a plugin is killed while it
 // recovers a task, DestroyTask fails and is not called again
-// (client/allocrunner/taskrunner/task_runner.go, restoreHandle). Such a task has ended, this
-// process does not know it, and its allocation directory no longer exists. A run that no agent
-// knows of is also removed when its allocation directory no longer exists, even if it is running:
-// its job was stopped before another agent asked for it.
+// (client/allocrunner/taskrunner/task_runner.go, restoreHandle). A task counts as abandoned if it has
+// ended, this process does not know it, and its allocation directory no longer exists. A run that no
+// agent knows of is removed even while it is running, if its allocation directory no longer exists:
+// the job was stopped before another agent asked for this run.
 func (l *local) sweep(ctx context.Context) (removed []string) {
 	l.mu.Lock()
 	due := time.Since(l.swept) >= sweepEvery && l.root != ""

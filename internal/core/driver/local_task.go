@@ -58,7 +58,7 @@ type savedTask struct {
 	State    *task.State   `json:"state"` // used if the state on disk is lost
 }
 
-// maxSaved limits this part of a handle. A handle also contains Nomad's copy of the task's
+// maxSaved limits savedTask, in bytes of JSON. A handle also contains Nomad's copy of the task's
 // configuration, and must fit into the message to RecoverTask.
 const maxSaved = 1 << 20
 
@@ -74,7 +74,7 @@ func (t *localTask) Saved() ([]byte, error) {
 	return b, err
 }
 
-// load restores a task from the state on disk or, if that can't be read, from its saved state.
+// load restores a task from the state on disk or, if that can't be read, from the state in its handle (b).
 func (l *local) load(id string, b []byte) (*localTask, error) {
 	var saved savedTask
 	if err := json.Unmarshal(b, &saved); err != nil {
@@ -147,7 +147,7 @@ func (t *localTask) reportOOM(kills uint64) {
 	}
 }
 
-// oomCause returns the limit at which a process was killed: the task's, or another one.
+// oomCause returns why a process was killed: the task reached its own limit, or the host or a parent cgroup was full.
 func (t *localTask) oomCause() string {
 	st := t.current()
 	limit := st.Limits.MemoryMax >> 20
@@ -193,8 +193,8 @@ func (t *localTask) signal(ctx context.Context, sig unix.Signal, mode task.KillM
 	return t.client.Signal(ctx, t.id, sig, mode)
 }
 
-// abandon ends the tracking of the task by this process. The client reports an exit once, so it
-// must forget the exit in case the task is recovered again.
+// abandon ends the tracking of the task by this process. The client reports each exit only once, so
+// it must forget this task: after another RecoverTask, the client then reports the exit once more.
 func (t *localTask) abandon() {
 	t.client.Forget(t.id)
 	t.End(nil)

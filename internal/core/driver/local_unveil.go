@@ -54,7 +54,7 @@ func unveil(p PluginOptions, o TaskOptions, cfg *drivers.TaskConfig, cmd *task.C
 		add(modes, m.Target, false)
 	}
 	for _, d := range cmd.Devices {
-		// a device that is plugged in again is another file in the same directory
+		// the directory, because a device that is plugged in again is a new file there
 		at := path.Dir(d.HostPath)
 		if at == "/dev" {
 			at = d.HostPath
@@ -85,7 +85,7 @@ func unveiledPaths(option string, texts []string) (paths []task.UnveiledPath, er
 	return paths, nil
 }
 
-// unveilLimit describes what this kernel lacks to confine tasks as the options say; empty means nothing.
+// unveilLimit describes what this kernel lacks to confine tasks as the options say, or "" if nothing is missing.
 func unveilLimit(p PluginOptions, abi int) string {
 	switch {
 	case p.Unveil == unveilOff || abi >= landlock.Complete:

@@ -31,7 +31,7 @@ func TestUnveil_CombinesPathsOfTaskOperatorAndAuthor(t *testing.T) {
 		{Path: "/data", Modes: "rwxc"},
 		{Path: "/config", Modes: "rx"},
 		{Path: "/dev/ttyUSB0", Modes: "rw"},
-		{Path: "/dev/nomad-usb/stick", Modes: "rw"}, // after a re-plug it has another node
+		{Path: "/dev/nomad-usb/stick", Modes: "rw"}, // the directory: a re-plugged device has a new node
 		{Path: "/srv/models", Modes: "r"},
 		{Path: "/tmp", Modes: "rwc", Author: true},
 		{Path: "/with:colon", Modes: "x", Author: true},

@@ -47,15 +47,15 @@ type Plugin[C, T any] struct {
 type Instance[T any] interface {
 	// Command returns the command that runs a task. It may take minutes, for example for a download,
 	// and should then report its progress with Request.Event. ctx ends when the agent no longer waits
-	// for the start. An error fails the task with this message; for a *structs.RecoverableError, the
-	// job's restart policy decides.
+	// for the start. An error fails the task with the error's text; after a *structs.RecoverableError,
+	// the job's restart policy decides.
 	Command(ctx context.Context, r Request[T]) (*task.Command, error)
 }
 
 // Fingerprinter is an Instance that reports attributes of the node.
 type Fingerprinter interface {
 	// Fingerprint returns attributes, with names relative to driver.<Name>. An error makes the driver
-	// unhealthy, or undetected if it is an Undetected; its text is the health description.
+	// unhealthy, or undetected if the error is an Undetected. The error's text is the health description.
 	Fingerprint(ctx context.Context) (map[string]*pstructs.Attribute, error)
 }
 
@@ -103,8 +103,8 @@ func (r Request[T]) User() *task.User { return r.base.User }
 
 // StateDir returns a directory that exists from the creation of the task's process until
 // DestroyTask has removed everything that belongs to the task, even if the plugin or the supervisor is
-// killed in between. A resource that the task acquires is in use for the same time, so the path can
-// identify the task that uses it. The directory belongs to the supervisor: put nothing there.
+// killed in between. A resource that the task acquires is in use while the directory exists, so the path
+// can identify the task that has the resource. The directory belongs to the supervisor: put nothing there.
 func (r Request[T]) StateDir() string { return r.stateDir }
 
 // Event emits a task event immediately. Nomad keeps the last ten events of a task, including its
@@ -145,8 +145,8 @@ type Run struct {
 	StderrFrom task.LogPlace
 }
 
-// Ended is a run that has ended. The files contain all of its output, unless Nomad's logmon
-// collects it, which may be a moment behind.
+// Ended is a run that has ended. Its files contain all of its output. Only with
+// log_collection = "nomad", Nomad's logmon may be a moment behind.
 type Ended struct {
 	Run
 	Exit    *task.Exit

@@ -19,7 +19,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// The files of a release: the handle that Nomad stores, and files of the task's directory before and after its end.
+// The files of a release: the handle that Nomad stores, and files of the task's directory before and after the exit.
 const (
 	savedFile  = "driver-state" // MessagePack
 	stateFile  = "task.json"

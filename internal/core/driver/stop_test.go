@@ -158,7 +158,7 @@ func TestStopTask_PutsEventsIntoTheExitMessage(t *testing.T) {
 		testsupport.Eventually(t, "it is ready", func() bool { return a.output(cfg) == "r\n" })
 		h, err := a.driver.handle(cfg.ID)
 		must.NoError(t, err)
-		h.delivered(time.Now().Add(time.Hour)) // an event that Nomad will not take soon
+		h.delivered(time.Now().Add(time.Hour)) // as if an event could be delivered only in an hour
 		must.NoError(t, a.StopTask(cfg.ID, row.timeout, "SIGINT"))
 		r := await(t, name+": the exit, which nothing holds back", waits)
 		var messages []string
@@ -171,7 +171,7 @@ func TestStopTask_PutsEventsIntoTheExitMessage(t *testing.T) {
 			test.Sprintf("%s: got %d, %q", name, r.ExitCode, messages))
 		a.destroy(cfg.ID)
 	}
-	last := a.shell("exit 5", "") // the eventer keeps the order of events
+	last := a.shell("exit 5", "") // its event comes last, as the eventer keeps the order
 	a.result(last)
 	testsupport.Eventually(t, "a later event is heard", func() bool { return l.heard(last.ID, "It said 5/0") == 1 })
 	test.Eq(t, 1, l.count(), test.Sprintf("unexpected events: %q", l.messages))

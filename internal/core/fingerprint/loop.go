@@ -45,7 +45,7 @@ type PanicError struct {
 
 func (e *PanicError) Error() string { return fmt.Sprintf("panic while fingerprinting: %v", e.Value) }
 
-// firstRetry is the delay after a failed probe. It doubles up to Period.
+// firstRetry is the delay after a failed probe. Each further failure doubles the delay, up to Period.
 const firstRetry = time.Second
 
 // Run starts the loop. The first value is sent when the first probe has ended, further ones when

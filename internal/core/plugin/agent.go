@@ -9,7 +9,7 @@ import (
 )
 
 // endWithAgent calls stop when the agent that started this process has ended, for whatever reason. Tasks keep
-// running. A later agent must start a new process. It would otherwise re-attach to this one (Nomad's
+// running. A later agent must start a new process. Otherwise that agent would re-attach to this process (Nomad's
 // drivermanager/instance.go), which has the mount namespace, the limits and the configuration of the previous agent.
 //
 // The agent reads this process's standard error until the agent ends (go-plugin's client.go). After that, the pipe

@@ -34,12 +34,12 @@ type Plugin struct {
 	// Driver and Device create the implementation. Nomad starts the process about three times only to
 	// inspect it, so the implementation must not affect the machine before SetConfig passes an agent's
 	// configuration. ctx ends when serving ends. If the implementation has a method Close() error, Close
-	// is then called, and may take closeTime. Tasks must keep running after both.
+	// is then called, and may take closeTime. Tasks must keep running after the end of ctx and after Close.
 	Driver func(context.Context, hclog.Logger) drivers.DriverPlugin
 	Device func(context.Context, hclog.Logger) device.DevicePlugin
 
 	// Roles are other programs in the same binary, such as the supervisor. Each is called before
-	// anything else. It returns true if it was this process's role and is done.
+	// anything else. It returns true if this process had that role and the role's work is done.
 	Roles []func() bool
 
 	// Commands are subcommands for a terminal, such as nomad-device-usb list.

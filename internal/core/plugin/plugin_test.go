@@ -64,7 +64,7 @@ func dispense(t *testing.T, kind string, configs map[string]any) loader.PluginIn
 	}
 	instance := dispensed()
 	t.Cleanup(func() {
-		// go-plugin kills a process that has not ended after 2 s (client.go, Kill): a busy machine may be too slow
+		// go-plugin kills a process that has not ended after 2 s (client.go, Kill), so a busy machine needs several tries
 		ended := instance
 		for try := 1; !ends(t, ended, log); try++ {
 			must.NotEq(t, 5, try, must.Sprint("it does not end on request"))
@@ -121,7 +121,7 @@ func newHome(t *testing.T) home {
 	return home{temp: dir, closed: filepath.Join(t.TempDir(), "closed")}
 }
 
-// command runs the test binary as a helper of that kind.
+// command returns a command that runs the test binary as a helper of this kind.
 func (h home) command(ctx context.Context, t *testing.T, kind string) *exec.Cmd {
 	t.Helper()
 	exe, err := os.Executable()
@@ -298,7 +298,7 @@ func alive(pid int) bool {
 	return err == nil && !st.Zombie
 }
 
-// soon is long enough on a busy machine.
+// soon is a time limit that is long enough even on a busy machine.
 const soon = time.Minute
 
 func wantEnd(t *testing.T, pid int) {

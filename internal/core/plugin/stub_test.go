@@ -206,7 +206,7 @@ type launched struct {
 // agentMain starts the plugin as Nomad does, prints launched as JSON and waits to be killed. On SIGUSR1
 // it disconnects and keeps running.
 func agentMain() {
-	os.Setenv(helperEnv, "driver") // which the client passes on
+	os.Setenv(helperEnv, "driver") // the client passes its environment on to the plugin
 	cmd := exec.Command(os.Args[0])
 	client := goplugin.NewClient(&goplugin.ClientConfig{
 		HandshakeConfig: base.Handshake, Plugins: clientPlugins, Cmd: cmd,

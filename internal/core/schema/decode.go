@@ -88,8 +88,8 @@ func (o *option) assign(path string, v reflect.Value, value any) (p Problems) {
 	return p
 }
 
-// whole converts the value of an integer option. HCL accepts any number. One that does not fit in
-// an int64 arrives as a floating-point number, or as text if that would not be exact.
+// whole converts the value of an integer option. HCL accepts any number. A number that does not
+// fit in an int64 arrives as floating point, or as text if floating point would not be exact.
 func whole(path string, value any) (int64, error) {
 	switch n := value.(type) {
 	case int64:
@@ -160,7 +160,7 @@ func (o *option) assignLabels(path string, v reflect.Value, value any) (p Proble
 }
 
 // assignLabelled decodes one labelled block. It checks the body with Nomad's code, so the messages
-// are the same.
+// are the same as for other blocks.
 func (o *option) assignLabelled(path string, v reflect.Value, written map[string]any) (p Problems) {
 	data, errs := encode(specOf(o.nested), escape(written))
 	for _, err := range errs {

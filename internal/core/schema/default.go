@@ -17,7 +17,7 @@ func setDefaults(v reflect.Value, options []*option) {
 		case o.kind == kindBlock && !o.pointer:
 			setDefaults(f, o.nested)
 		case o.def != nil:
-			_ = o.setDefault(f) // cannot fail: parse has tried it
+			_ = o.setDefault(f) // cannot fail: parse has tried this default
 		}
 	}
 }

@@ -49,7 +49,7 @@ func (o *option) typeName() string {
 	return kinds[o.kind].name
 }
 
-// Table returns a Markdown table with these rows. If an earlier block has the same option, the row refers to it.
+// Table returns a Markdown table with these rows. A row refers to an earlier block that has the same option.
 func Table(rows []Row) string {
 	var b strings.Builder
 	b.WriteString("| Option | Type | Default | Description |\n|---|---|---|---|\n")

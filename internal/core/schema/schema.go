@@ -56,8 +56,8 @@ type Schema[T any] struct {
 var _ Described = (*Schema[struct{}])(nil)
 
 // Of returns the schema of a struct. It panics if the struct is malformed (a missing or misspelled
-// tag, a default that its own option would refuse), because that is a bug: if Of is called in a
-// package variable, no test is needed to find it.
+// tag, a default that its own option would refuse), because that is a bug. If a package variable is
+// set to the result of Of, the program's start finds the bug, and no test is needed.
 func Of[T any]() *Schema[T] {
 	t := reflect.TypeFor[T]()
 	if t.Kind() != reflect.Struct {
@@ -76,8 +76,8 @@ func (s *Schema[T]) Default() T {
 	return t
 }
 
-// Decode decodes and validates the configuration that SetConfig gets (base.Config.PluginConfig). An
-// empty one, such as from a test harness, is the default configuration.
+// Decode decodes and validates the configuration that SetConfig gets (base.Config.PluginConfig). If
+// msgpack is empty, as from a test harness, every option has its default.
 func (s *Schema[T]) Decode(msgpack []byte) (T, error) {
 	if len(msgpack) == 0 {
 		t := s.Default()

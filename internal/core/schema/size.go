@@ -17,8 +17,8 @@ import (
 // The empty Size is an option that is not set.
 type Size string
 
-// Bytes returns the size in bytes. It is 0 if the size is not set or not valid; Validate reports
-// the latter.
+// Bytes returns the size in bytes, or 0 if the size is not set or not valid. Validate reports a size
+// that is not valid.
 func (s Size) Bytes() int64 {
 	n, _ := ParseSize(string(s))
 	return n
@@ -52,8 +52,8 @@ func ParseSize(s string) (int64, error) {
 // (time.ParseDuration). The empty Duration is an option that is not set.
 type Duration string
 
-// Duration returns the time span. It is 0 if it is not set or not valid; Validate reports the
-// latter.
+// Duration returns the time span, or 0 if the option is not set or not valid. Validate reports a
+// duration that is not valid.
 func (d Duration) Duration() time.Duration {
 	n, _ := parseDuration(string(d))
 	return time.Duration(n)

@@ -28,7 +28,7 @@ func (o *option) spec() *hclspec.Spec {
 		if o.pointer {
 			return block
 		}
-		// an absent block would decode to zeros, not to its defaults
+		// without this, an absent block would decode to zeros instead of its options' defaults
 		return hclspec.NewDefault(block, hclspec.NewLiteral(o.literal()))
 	case kindBlocks:
 		return hclspec.NewBlockList(o.name, specOf(o.nested))

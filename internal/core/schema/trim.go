@@ -23,7 +23,7 @@ func trim(body map[string]any, options []*option) {
 		case []any:
 			unset = len(value) == 0
 		case map[string]any:
-			unset = len(value) == 0 && !o.pointer // an empty block of a pointer differs from an absent one
+			unset = len(value) == 0 && !o.pointer // a pointer is nil only for an absent block
 		default:
 			unset = o.def != nil && fmt.Sprint(value) == *o.def
 		}

@@ -54,8 +54,8 @@ func (p *Problems) Add(err error) {
 type validator interface{ Validate() error }
 
 // Validate returns Problems with every mistake, or nil. After the rules of the tags, it calls the
-// method Validate() error of the configuration and of each block, if they have one. It calls that
-// of an embedded struct only if the outer struct has none; otherwise the outer method must check both.
+// method Validate() error of the configuration and of each block, if they have one. It does not call
+// the method of an embedded struct if the outer struct has one: the outer method must then check both.
 func (s *Schema[T]) Validate(t *T) error {
 	var p Problems
 	check(&p, "", reflect.ValueOf(t).Elem(), s.options)

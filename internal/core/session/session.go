@@ -96,7 +96,7 @@ func start(
 
 // waitForOutput waits until all output of an ended command is read. A background process of the
 // command may keep the pipes open indefinitely: then the output is complete when the pipes are
-// empty. (If the client's connection or the machine is slow, they are read late.)
+// empty. (If the client's connection or the machine is slow, the pipes are read late.)
 func waitForOutput(ctx context.Context, read <-chan struct{}, pipes ...*os.File) {
 	for range 600 { // at most a minute, if a background process writes continuously
 		select {
@@ -124,7 +124,7 @@ func empty(pipe *os.File) bool {
 // streams contains both sides of a command's standard streams.
 type streams struct {
 	theirs                [3]*os.File
-	stdin, stdout, stderr *os.File // ours; nil for the null device, and for stderr also if it is stdout
+	stdin, stdout, stderr *os.File // ours, nil for the null device; stderr is also nil if stdout includes it
 	tty                   bool
 }
 

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Capabilities changes what a program may do with and without root. Both are bit masks with a bit for each number of
-// capabilities(7).
+// Capabilities changes what a program may do with and without root. Drop and Add are bit masks with a bit for each
+// number of capabilities(7).
 type Capabilities struct {
 	// Drop is removed from the bounding set: the program can't have these, not even as root or by a set-user-ID program.
 	Drop uint64 `json:"drop,omitempty"`

@@ -74,8 +74,8 @@ type Command struct {
 	// Unveil confines the program to some paths; nil means that it may use whatever its user may.
 	Unveil *Unveil `json:"unveil,omitempty"`
 
-	// Seccomp is a filter of system calls (seccomp(2)): struct sock_filter of each instruction, in base64. With it, the
-	// program has no_new_privs. Empty means no filter.
+	// Seccomp is a filter of system calls (seccomp(2)): struct sock_filter of each instruction, in base64. With a
+	// filter, the program has no_new_privs. Empty means no filter.
 	Seccomp string `json:"seccomp,omitempty"`
 
 	// Isolation selects what the program does not share with the host.
@@ -88,8 +88,8 @@ type Command struct {
 }
 
 // Device is a device node of the host (or a directory of them) that appears at TaskPath in the
-// task. The program is not started without it. Below /dev, TaskPath is a link to HostPath, so a
-// running task sees a node that is created again; elsewhere TaskPath must exist. Both are absolute.
+// task. Without the device, the program is not started. Below /dev, TaskPath is a link to HostPath, so a
+// running task sees a node that is created again; elsewhere TaskPath must exist. Both paths are absolute.
 type Device struct {
 	HostPath string `json:"host_path"`
 	TaskPath string `json:"task_path"`
@@ -97,7 +97,7 @@ type Device struct {
 
 // Mount is a file or directory of the host that is bind-mounted at Target in the task (mount(2),
 // MS_BIND without MS_REC: mounts below Source are not included). A missing Target is created: on
-// the host if it is in TaskDir, and otherwise only in the task. Both are absolute.
+// the host if it is in TaskDir, and otherwise only in the task. Source and Target are absolute.
 type Mount struct {
 	Source   string `json:"source"`
 	Target   string `json:"target"`

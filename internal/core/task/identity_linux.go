@@ -27,7 +27,7 @@ var BootID = sync.OnceValue(func() string {
 	return strings.TrimSpace(string(b))
 })
 
-// Identify returns the identity of a process that exists now. A zombie exists.
+// Identify returns the identity of a process that exists now. A zombie counts as existing.
 func Identify(pid int) (Identity, error) {
 	st, err := ReadStat(pid)
 	if err != nil {

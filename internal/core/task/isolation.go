@@ -21,7 +21,7 @@ type Isolation struct {
 	Files []File `json:"files,omitempty"`
 }
 
-// File is a small file that only the program sees. Path is absolute, and only root can change its directories.
+// File is a small file that only the program sees. Path is absolute, and only root can change the directories in it.
 type File struct {
 	Path    string `json:"path"`
 	Content string `json:"content"`

@@ -16,7 +16,7 @@ func (id Identity) Open() (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	if !id.Alive() { // checked after the open: only then does the pidfd certainly refer to this process
+	if !id.Alive() { // checked after the open: a process alive now is the one that the pidfd refers to
 		unix.Close(fd)
 		return -1, unix.ESRCH
 	}

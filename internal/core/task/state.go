@@ -110,8 +110,8 @@ const (
 // ErrNoState is returned for a task without a state file.
 var ErrNoState = errors.New("no state of this task on disk")
 
-// ErrBadState is returned if the file exists but is not a valid State: truncated, or written by a
-// newer version.
+// ErrBadState is returned if a task's state file exists but is not a valid State: truncated, or
+// written by a newer version.
 var ErrBadState = errors.New("state of this task is unreadable")
 
 // DefaultDir is the directory of root's stores, unless the operator configures another. It is removed with the last

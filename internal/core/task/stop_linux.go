@@ -102,8 +102,8 @@ func (st *State) Processes() []Stat {
 	return stats
 }
 
-// session returns the processes of the main process's session. It returns none if the main
-// process is gone: another session may have its id by now.
+// session returns the processes of the main process's session. It returns none if the main process
+// is gone, because another session may have got the number of that process as its id.
 func (st *State) session() (found []Stat) {
 	table, err := Processes()
 	leader := table[st.Identity.PID]
