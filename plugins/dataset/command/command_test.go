@@ -175,7 +175,7 @@ func rollbackLoses(t *testing.T, n *node) {
 	must.False(t, testsupport.Exists(v.path+"/a"))
 }
 
-// called gives a volume a name that only an older version of the plugin allows.
+// called gives a volume a name that only an older version of the plugin allowed.
 func (v *nomadVolume) called(name string) {
 	v.n.t.Helper()
 	err := v.n.engine().Tag(context.Background(), "default/"+v.id, engine.Tags{engine.Volume: name})
@@ -288,7 +288,7 @@ func inTrash(t *testing.T, n *node) {
 
 	text := n.does("trash", "restore", "data").stdout
 	must.StrContains(t, n.does("list").stdout, "waits to become a volume")
-	n.does("trash", "empty") // but not restored volumes
+	n.does("trash", "empty") // keeps restored volumes
 	other := nomadVolume{n: n, id: v.id, name: "data", namespace: "ops", parameters: read(t, text).Parameters}
 	must.ErrorContains(t, other.call("create"), `the parameter adopt is for namespace "default"`)
 	back := n.specified(text)

@@ -49,7 +49,7 @@ type listed struct {
 	Problem string `json:"problem,omitempty"` // why the class can't be used now
 	Size    int64  `json:"size"`              // of the file system
 	Free    int64  `json:"free"`
-	Slots   int    `json:"slots,omitempty"` // in use or free
+	Slots   int    `json:"slots,omitempty"` // number of slots, in use or free
 
 	Notes    []string        `json:"notes,omitempty"` // only of check: problems that need the operator's attention
 	Datasets []listedDataset `json:"datasets,omitempty"`
@@ -60,7 +60,7 @@ type listedDataset struct {
 	ID        string `json:"id"`
 	Name      string `json:"name"`
 	Namespace string `json:"namespace"`
-	Holder    string `json:"holder,omitempty"` // of a slot: allocation/task, or its lease
+	Holder    string `json:"holder,omitempty"` // of a slot: allocation/task, or the lease if the allocation is unknown
 	Dataset   string `json:"dataset"`          // below the root
 	Path      string `json:"path,omitempty"`
 

@@ -32,7 +32,7 @@ import (
 
 const mib = 1 << 20
 
-// The test binary is also the plugin, which kills itself at a step.
+// These variables make the test binary the plugin, and make the plugin kill itself at a step.
 const (
 	roleVar = "TEST_ROLE"
 	killAt  = "TEST_KILL_AT"
@@ -118,7 +118,7 @@ type output struct {
 	code           int
 }
 
-// run runs a command, in its own process if the node has variables for it.
+// run runs a command, in its own process if n.process is set or n.env has variables.
 func (n *node) run(args ...string) output {
 	n.t.Helper()
 	args = append(args, "-file", n.file())

@@ -96,7 +96,7 @@ func (c column) cleanUp(t testing.TB, name string) {
 	t.Cleanup(func() { must.NoError(t, c.Destroy(context.Background(), name)) })
 }
 
-// mount mounts a dataset again.
+// mount mounts a dataset, if it is not mounted, at its directory.
 func (c column) mount(t testing.TB, name string) (path string) {
 	t.Helper()
 	path, err := c.Mount(t.Context(), name, c.dir(name))

@@ -32,7 +32,7 @@ import (
 // point to inherit.
 //
 // The tags are one user property, set when a dataset is created. An inherited value is ignored, because a
-// dataset that another tool makes below one of this package inherits the tags.
+// dataset that another tool makes below a dataset of this package inherits the tags.
 type Engine struct {
 	// Locks is a directory that only root can change, shared by all processes that use this root.
 	Locks string
@@ -99,9 +99,9 @@ func VolumeName(namespace, id string) string { return namespace + "/" + id }
 // SlotName returns the name of the dataset for one reservation of a slot.
 func SlotName(slot, lease string) string { return slotsDir + "/" + slot + "." + lease }
 
-// Discard moves a dataset to the trash. The caller holds its lock. Package trash destroys a dataset that it has
-// seen there for keep; if keep is 0, the dataset stays until an operator empties the trash. A second call returns
-// ErrNotFound. If the dataset is in use, it stays in place, and the error is ErrInUse.
+// Discard moves a dataset to the trash. The caller holds its lock. Package trash destroys the dataset after it has
+// seen the dataset there for the time keep; if keep is 0, the dataset stays until an operator empties the trash.
+// A second call returns ErrNotFound. If the dataset is in use, it stays in place, and the error is ErrInUse.
 func (e *Engine) Discard(ctx context.Context, name string, keep time.Duration) error {
 	// without the tag Adopt, the dataset waits for no volume: its key is no longer secret, because Nomad has shown it
 	tags := Tags{Kept: "", Passed: "", Adopt: ""}

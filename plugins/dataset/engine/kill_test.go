@@ -24,7 +24,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
-// call is a call of an operation that is killed.
+// call is a call of an operation, made by a process that is killed.
 type call struct {
 	Operation     string
 	Program, Root string
@@ -81,9 +81,9 @@ func (c call) do(ctx context.Context) error {
 // dataset Name has the content "two", and a snapshot "s1" with the content "one".
 type killed struct {
 	operation string
-	done      error // the error of a call after a completed call
-	// check is called after a kill, and again, with done, after the next call. Its arguments are the
-	// contents of the files of the datasets, "" if the dataset does not exist.
+	done      error // the error of a second call after a completed first call
+	// check is called after a kill, and a second time, with done, after the next call. Its arguments
+	// are the contents of the files of the datasets, "" if the dataset does not exist.
 	check func(t *testing.T, done bool, name, to, trash string)
 }
 
@@ -228,7 +228,7 @@ func (k killed) attempt(t *testing.T, c column, interrupt func(call) bool) (kill
 	look(true)
 	for all := c.list(t); len(all) > 0; all = c.list(t) {
 		for _, n := range all {
-			if err := c.Destroy(t.Context(), n); !errors.Is(err, engine.ErrHasClones) { // the clone goes first
+			if err := c.Destroy(t.Context(), n); !errors.Is(err, engine.ErrHasClones) { // the clone must be destroyed first
 				must.NoError(t, err)
 			}
 		}

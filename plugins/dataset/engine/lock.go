@@ -38,9 +38,9 @@ func locks(ctx context.Context) []*lock {
 	return held
 }
 
-// Lock waits until no other goroutine or process holds the lock of key, a volume's or slot's id, but at most for wait.
-// Programs that run with the returned context hold the lock, too: the kernel may execute their last system call even
-// after they and this process were killed. The lock ends with unlock or with this process, and with these programs.
+// Lock waits, at most for wait, until no other goroutine or process holds the lock of key, a volume's or slot's id.
+// Programs started with the returned context hold it, too: the kernel may execute their last system call even after
+// they and this process were killed. The lock ends after unlock or this process's end, and never before these programs.
 func (e *Engine) Lock(ctx context.Context, key string, wait time.Duration) (context.Context, func(), error) {
 	if key == "" || strings.ContainsAny(key, "/\x00") || strings.HasPrefix(key, ".") {
 		return nil, nil, fmt.Errorf("%q can't be the id of a dataset", key)

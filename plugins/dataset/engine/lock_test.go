@@ -77,7 +77,7 @@ func TestLock_EndsWithItsProcess(t *testing.T) {
 	must.SliceEmpty(t, entries(t, dir))
 }
 
-// The kernel executes the last system call of a program even after the program and its process were killed.
+// The kernel executes the last system call of a program even after the program and the process that ran it were killed.
 func TestLock_EndsWithItsPrograms(t *testing.T) {
 	t.Parallel() // the test waits for a program that hangs
 	for name, end := range map[string]func(t *testing.T, locks, program string, works func()){

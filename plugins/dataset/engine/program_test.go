@@ -23,7 +23,7 @@ func TestRun_HangingPoolDelaysNoOtherPool(t *testing.T) {
 	dir := t.TempDir()
 	hangs, path := filepath.Join(dir, "hangs"), filepath.Join(dir, "zfs")
 	must.NoError(t, os.WriteFile(hangs, nil, 0o600))
-	// the child of the killed program keeps its output open
+	// the child of the killed program keeps the program's output open
 	script := fmt.Sprintf(`#!/bin/sh
 case "$*" in *slow/*) (: >%[2]q.$$; while [ -e %[1]q ]; do sleep 0.1; done) & wait ;; esac
 echo answer

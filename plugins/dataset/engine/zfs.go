@@ -123,7 +123,7 @@ func (e *Engine) get(ctx context.Context, name string) (properties, error) {
 // missing returns the error of a command that did not find a dataset.
 func (e *Engine) missing(ctx context.Context, full string, err error) error {
 	switch {
-	case !strings.Contains(err.Error(), "does not exist"): // other failures do not prove that it is missing
+	case !strings.Contains(err.Error(), "does not exist"): // other failures do not prove that the dataset is missing
 		return unavailable(err)
 	case e.there(ctx, e.root):
 		return fmt.Errorf("dataset %s: %w", full, ErrNotFound)
@@ -178,7 +178,7 @@ func (e *Engine) make(ctx context.Context, name string, s Spec, command string, 
 	if dir == "" {
 		return "", nil
 	}
-	// the directory is made after the dataset, whose mountpoint names it: after a kill the clean-up finds both
+	// the dataset is made first, and its mountpoint names the directory: after a kill the clean-up finds both
 	err = e.mount(ctx, full, dir)
 	if err != nil {
 		return "", also(err, cmp.Or(e.do(context.WithoutCancel(ctx), "destroy", full), removeMountDir(dir)))
@@ -346,9 +346,9 @@ func (e *Engine) dependents(ctx context.Context, full string) error {
 	return nil
 }
 
-// Rename moves a dataset with its snapshots below the same root. Afterwards, the dataset is unmounted. If the kernel
-// reports the dataset as busy, Rename returns ErrInUse and changes nothing. OpenZFS renames a dataset that is mounted
-// only in other mount namespaces: processes there keep their files.
+// Rename moves a dataset, with its snapshots, to a new name below the root. Afterwards, the dataset is unmounted. If
+// the kernel reports the dataset as busy, Rename returns ErrInUse and changes nothing. OpenZFS renames a dataset that
+// is mounted only in other mount namespaces: processes there keep their files.
 func (e *Engine) Rename(ctx context.Context, from, to string) error {
 	target, err := e.full(to)
 	if err != nil {

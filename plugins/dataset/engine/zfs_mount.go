@@ -21,7 +21,7 @@ import (
 )
 
 // Mount mounts a dataset at dir unless it is already mounted there, verifies that the mount shows this dataset, and
-// returns dir. It may be called again.
+// returns dir. It may be called more than once.
 func (e *Engine) Mount(ctx context.Context, name, dir string) (string, error) {
 	p, err := e.get(ctx, name)
 	if err != nil {
@@ -192,8 +192,8 @@ func mountDir(dir string) (string, error) {
 	return filepath.Join(parent.Name(), filepath.Base(dir)), parent.Close()
 }
 
-// makeMountDir replaces the directory for a mount. With mode 0 no task can write to it while nothing is mounted. It
-// fails if dir has files, is mounted or is not a directory.
+// makeMountDir replaces the directory for a mount. Only root can write to the new directory (mode 0) while nothing is
+// mounted. It fails if dir has files, is mounted or is not a directory.
 func makeMountDir(dir string) error {
 	err := unix.Rmdir(dir)
 	if err != nil && err != unix.ENOENT {

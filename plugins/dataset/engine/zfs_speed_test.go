@@ -19,7 +19,7 @@ import (
 )
 
 // BenchmarkZFS_Create compares the time that the engine takes to make and mount a dataset with limits with the
-// time of an equivalent "zfs create". The two alternate in one run:
+// time of an equivalent "zfs create". Both ways alternate in one run:
 //
 //	go test ./engine -run '^$' -bench ZFS -benchtime 100x
 func BenchmarkZFS_Create(b *testing.B) {

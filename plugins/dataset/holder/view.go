@@ -78,8 +78,8 @@ func (a API) View(ctx context.Context, kind string) (*View, error) {
 	return v, nil
 }
 
-// Gone reports whether an allocation that was seen before no longer exists. Nomad's reply for an allocation that the
-// token must not read is different.
+// Gone reports whether an allocation that was seen before no longer exists. An allocation that the token must not read
+// is not gone: Nomad's reply for such an allocation is different.
 func (a API) Gone(ctx context.Context, id, namespace string) (bool, error) {
 	if !policy.IsID(id) {
 		return false, nil
@@ -126,7 +126,7 @@ func (v *View) Holders(device string) (all []string, live string) {
 	return all, live
 }
 
-// allocation has the used fields of api.Allocation.
+// allocation has the fields of api.Allocation that this package uses.
 type allocation struct {
 	ID, Namespace               string
 	ClientStatus, DesiredStatus string

@@ -16,7 +16,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
-// fast returns a class with more options.
+// fast returns the class "fast" with these options added.
 func fast(options string) string {
 	return `class "fast" { root = "tank/nomad" ` + options + " }"
 }

@@ -116,8 +116,8 @@ func (c Class) serves(namespace string) bool {
 	})
 }
 
-// Limits returns the limits of a volume in this class. The capacity is high, or else low, or else the class's
-// default. With both, it is the largest capacity between them that the class allows.
+// Limits returns the limits of a volume in this class. The capacity is high, or low if high is 0, or the class's
+// default if both are 0. With both set, it is the largest capacity from low to high that the class allows.
 func (f *File) Limits(class string, low, high int64) (engine.Limits, error) {
 	c, known := f.Classes[class]
 	least, most := c.MinCapacity.Bytes(), c.MaxCapacity.Bytes()

@@ -41,8 +41,8 @@ type cluster struct {
 	mu     sync.Mutex
 	index  int
 	change chan struct{}             // closed by the next change
-	states map[string]map[string]any // allocations, by slot and id
-	live   map[string]string         // by slot
+	states map[string]map[string]any // allocations, by id
+	live   map[string]string         // the id of the slot's last allocation, by slot
 }
 
 func newCluster(t *testing.T) *cluster {

@@ -24,7 +24,7 @@ const unclaimed = 10 * time.Minute
 // leaseState is the part of a lease that is not stored in its dataset.
 type leaseState struct {
 	engine datasets
-	began  time.Time // zero: before this process
+	began  time.Time // zero: the lease began before this process
 	over   bool      // the lease's end is proven
 }
 
@@ -88,7 +88,7 @@ func (i *instance) Events(ctx context.Context, kick func()) error {
 		switch {
 		case ctx.Err() != nil:
 		case err != nil:
-			i.judge(false, err, false) // only the attribute changes
+			i.judge(false, err, false) // changes only the attribute "api", and no lease
 		default:
 			i.seen(ctx, v)
 		}
@@ -117,7 +117,7 @@ func (i *instance) evidence() string {
 	return "none"
 }
 
-// judge records the state of the API, and kicks if the attribute "api" or anything else has changed.
+// judge records the state of the API, and calls kick if the attribute "api" or anything else has changed.
 func (i *instance) judge(seen bool, err error, changed bool) {
 	before := i.evidence()
 	i.mu.Lock()
@@ -160,7 +160,7 @@ func (i *instance) seen(ctx context.Context, v *holder.View) {
 // any allocation that may be the holder.
 func (i *instance) record(ctx context.Context, l *lease, v *holder.View) (shown bool) {
 	if v.Began.Before(i.state(l.Name).began) {
-		return true // the view is too old
+		return true // the view is too old to show that the holder is hidden
 	}
 	all, live := v.Holders(l.slot())
 	if live == "" {
@@ -191,7 +191,7 @@ func (i *instance) ended(ctx context.Context, l lease, v *holder.View) (bool, er
 	id, _, known := strings.Cut(l.Tags[engine.Holder], "/")
 	switch {
 	case known && l.Tags[engine.Node] != v.Node:
-		return false, nil // the agent's node id has changed since
+		return false, nil // the agent's node id has changed since the holder was recorded
 	case known:
 		if a, there := v.Allocations[id]; there {
 			return a.Ended, nil

@@ -70,7 +70,7 @@ type instance struct {
 
 	mu     sync.Mutex
 	file   *policy.File          // the last valid file
-	roots  map[string]datasets   // with slots, by program and root, even if no longer in the file
+	roots  map[string]datasets   // of classes with slots, even if no longer in the file; by program and root
 	logged map[string]string     // problems, by subject
 	states map[string]leaseState // by the name of a lease's dataset
 	api    apiState

@@ -173,7 +173,7 @@ func (b *bench) leases() []device.Lease {
 	return all
 }
 
-// only returns the only lease.
+// only returns the only lease, and its tags.
 func (b *bench) only() (device.Lease, engine.Tags) {
 	b.t.Helper()
 	all := b.leases()
@@ -237,7 +237,7 @@ func TestList_BadFileChangesNothing(t *testing.T) {
 	b.write(strings.Replace(fast, "fast", "slow", 1))
 	must.StrHasPrefix(t, "zfs/dataset/slow: slow-00 slow-01 ", b.list())
 	must.StrContains(t, b.log.String(), "recovered: the operator's file")
-	must.Len(t, 1, b.leases(), must.Sprint("the lease of the removed class")) // same root
+	must.Len(t, 1, b.leases(), must.Sprint("the lease of the removed class")) // both classes have the same root
 }
 
 func TestReserve_SetsVariablesAndMounts(t *testing.T) {
@@ -270,7 +270,7 @@ func TestReserve_RefusesWhileTheLeaseIsHidden(t *testing.T) {
 	must.SliceEmpty(t, b.leases())
 	_, err = b.Reserve(t.Context(), []string{"fast-00"})
 	must.ErrorContains(t, err, `failed to make slot "fast-00": failed to check whether a task has it: the pool hangs`)
-	b.fs.set(func() { b.fs.hidden = nil }) // after the look, before the reservation
+	b.fs.set(func() { b.fs.hidden = nil }) // the pool recovers after the look and before the reservation
 	_, err = b.Reserve(t.Context(), []string{"fast-00"})
 	must.ErrorContains(t, err, `failed to make slot "fast-00": it is held by reservation `)
 	must.Len(t, 1, b.leases())
@@ -398,7 +398,7 @@ func TestSeen_ReleasesOnlyByEvidenceOfTheEnd(t *testing.T) {
 	}
 }
 
-// The next process has only the record.
+// The plugin's next process knows the holder only from the tags of the dataset.
 func TestSeen_RecordOutlivesTheProcess(t *testing.T) {
 	b := newBench(t)
 	b.list()
@@ -451,7 +451,7 @@ func TestLeases_NeedOnlyThePoolsOfTheSlots(t *testing.T) {
 	must.ErrorContains(t, err, "nor does this")
 }
 
-// The operator's file names another program, and the previous one fails.
+// The operator's file names another program, and the previous program fails.
 func TestLeases_AreReleasedByTheEngineThatListsThem(t *testing.T) {
 	b := newBench(t)
 	b.list()

@@ -39,7 +39,7 @@ func (c *call) create(ctx context.Context) error {
 	return c.make(ctx)
 }
 
-// make makes a new volume as the operator's file defines. It removes the volume again if it can't answer.
+// make makes a new volume as the operator's file defines. It removes the volume if the answer can't be written.
 func (c *call) make(ctx context.Context) error {
 	if strings.Contains(c.Name, "/") || policy.IsID(strings.ToLower(c.Name)) { // ambiguous in commands
 		return fmt.Errorf("%q can't be the name of a volume: use a name without / that does not look like an id", c.Name)
@@ -104,7 +104,7 @@ func (c *call) make(ctx context.Context) error {
 		rec.Unfinished = true
 		err = errors.Join(err, c.records.save(rec))
 	}
-	if err == nil || errors.Is(err, engine.ErrUnavailable) { // another create undoes what a hung program still makes
+	if err == nil || errors.Is(err, engine.ErrUnavailable) { // a hung program may go on: another create undoes its work
 		return err
 	}
 	if undoErr := c.undo(context.WithoutCancel(ctx), rec); undoErr != nil {

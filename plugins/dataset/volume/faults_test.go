@@ -286,7 +286,7 @@ func hangs(t *testing.T, n *node) {
 	n.only(other)
 }
 
-// A create that hangs until its limit has been answered removes its volume. One that answers before goes on.
+// A hanging create removes its volume if the timeout answers the call first, and keeps it if the create answers first.
 func wakesUp(t *testing.T, n *node) {
 	n.file(`on_delete = "destroy"`)
 	formerAt, formerLate := at, late
@@ -330,7 +330,7 @@ func (n *node) onlyBesidesTrash(r request) {
 	n.only(r)
 }
 
-// Nomad retries a create with another id, and never uses the first one again.
+// Nomad retries a create with another id, and never uses the first id again.
 func triedAgain(t *testing.T, n *node) {
 	for _, step := range []string{"written", "filled", "owned"} {
 		n.killed(step, "create", volume())

@@ -27,7 +27,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
-// The test binary is also the plugin, which kills itself at a step or has a short patience.
+// The test binary is also the plugin. The variables make the plugin kill itself at a step, or shorten its patience.
 const (
 	killAt    = "TEST_KILL_AT"
 	impatient = "TEST_IMPATIENT"

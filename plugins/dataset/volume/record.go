@@ -49,7 +49,7 @@ func (r *record) identity() engine.Tags {
 }
 
 // engine returns the engine of the volume. It prefers the zfs program of f, the valid operator's file, because the
-// path may have changed since.
+// program's path may have changed after the record was written.
 func (r *record) engine(f *policy.File) *engine.Engine {
 	program := r.Program
 	if f != nil {

@@ -52,7 +52,7 @@ func Answer(env func(string) (string, bool), stdout, stderr io.Writer) (exit int
 	defer cancel()
 	out := json.NewEncoder(stdout)
 	out.SetEscapeHTML(false)
-	var answered atomic.Bool // set by who answers: the call, or its limit
+	var answered atomic.Bool // set by the first to answer: the call, or its timeout
 	answer := func(result any, finish ...func() error) error {
 		if !answered.CompareAndSwap(false, true) {
 			return errors.New("the call has been answered already")
@@ -72,17 +72,17 @@ func Answer(env func(string) (string, bool), stdout, stderr io.Writer) (exit int
 	case <-late(): // the context can't end a system call that hangs
 		err = errors.New("the file system hangs: check its pool with \"zpool status\"")
 		if !answered.CompareAndSwap(false, true) {
-			err = <-done // Nomad ends the wait, after 60 s
+			err = <-done // the call has begun to answer; Nomad stops waiting after 60 s
 		}
 	}
 	if err == nil {
 		return 0
 	}
-	_ = out.Encode(map[string]string{"error": plain.Line(err.Error(), 0)}) // it fails if nobody reads it
+	_ = out.Encode(map[string]string{"error": plain.Line(err.Error(), 0)}) // fails if nobody reads stdout
 	return 1
 }
 
-// answer calls finish and writes the result of a call. It is an error after the call's limit, when a hang may end.
+// answer calls finish and writes the result of a call. It returns an error if the call's timeout has answered before.
 type answer func(result any, finish ...func() error) error
 
 // run handles a call. It passes its result to answer, and returns the error of answer.

@@ -188,7 +188,7 @@ func changed(t *testing.T, n *node) {
 func deleted(t *testing.T, n *node) {
 	for _, c := range []struct {
 		policy string
-		kept   time.Duration // in the trash; -1 is not in the trash
+		kept   time.Duration // how long the trash keeps the dataset; 0: no limit; -1: the trash does not get it
 	}{{"destroy", -1}, {"trash", time.Hour}, {"retain", 0}} {
 		before := len(n.inTrash())
 		n.file(`on_delete = "` + c.policy + `" trash_ttl = "1h"`)
@@ -319,7 +319,7 @@ func identified(t *testing.T, n *node) {
 	must.NoError(t, os.RemoveAll(filepath.Join(n.volumes, ".outrider")))
 	has(t, n.create(v).Path, "a", "text")
 	must.NoError(t, os.RemoveAll(filepath.Join(n.volumes, ".outrider")))
-	n.delete(v) // without a record its files stay
+	n.delete(v) // without a record, the volume's files stay
 	has(t, n.create(v).Path, "a", "text")
 	n.delete(v)
 	must.SliceLen(t, 1, n.inTrash())

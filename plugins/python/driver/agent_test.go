@@ -30,7 +30,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport/harness"
 )
 
-// TestMain also runs as the supervisor and the launcher.
+// TestMain also makes the test binary the supervisor and the launcher.
 func TestMain(m *testing.M) {
 	testsupport.BeginRoles()
 	supervisor.Main()
@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 }
 
 func runTests(m *testing.M) int {
-	// removes the directories that Nomad's harness leaves behind; the path is short because sockets are in it
+	// TMPDIR is removed at the end, with the files that Nomad's harness leaves there; its path must be short for sockets
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("p%d", os.Getpid()))
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -238,7 +238,7 @@ func (a *agent) says(cfg *drivers.TaskConfig, text string) {
 	}
 }
 
-// hasSaid waits for all earlier events: events arrive in order.
+// hasSaid waits for all earlier events: events arrive in order, so it waits for the event of one more task.
 func (a *agent) hasSaid() {
 	a.t.Helper()
 	last := a.task(`code = "import os\nos.kill(os.getpid(), 9)"`, nil)

@@ -118,8 +118,8 @@ func builder(c *Config) (*syscall.Credential, error) {
 	return &syscall.Credential{Uid: u.UID, Gid: u.GID}, nil
 }
 
-// refuseBuilder refuses a task with the builder's uid or gid: it could change environments while they are built. u is
-// nil if the task runs as the agent's user.
+// refuseBuilder refuses a task with the builder's uid or gid: such a task could change environments while they are
+// built. u is nil if the task runs as the agent's user.
 func (d *instance) refuseBuilder(u *task.User) error {
 	if d.builder == nil || u == nil {
 		return nil

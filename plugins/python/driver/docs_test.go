@@ -11,7 +11,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/schema/schematest"
 )
 
-// The page of exec-lite documents the options that every driver has.
+// The page has only this driver's own options: the page of exec-lite documents the options that every driver has.
 func TestOptions_AreDocumented(t *testing.T) {
 	schematest.Document(t, "../../../docs/reference/python.md", map[string]schema.Described{
 		"plugin options": schematest.Own(schema.Of[Config](), schema.Of[driver.PluginOptions]()),

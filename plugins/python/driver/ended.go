@@ -33,7 +33,7 @@ func lastOutput(e driver.Ended) []byte {
 	stream, from := e.Task+".stderr", e.StderrFrom
 	file, size := logs.End(e.AllocDir, stream)
 	begin := max(0, size-traceback.MaxTail)
-	if file == int64(from.File) && from.Offset <= size { // otherwise it was rotated or truncated
+	if file == int64(from.File) && from.Offset <= size { // otherwise the log was rotated or truncated
 		begin = max(begin, from.Offset)
 	}
 	r := logs.NewReader(e.AllocDir, stream, file, begin)

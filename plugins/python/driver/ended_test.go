@@ -64,7 +64,7 @@ func TestReportExit_FollowsNoLinks(t *testing.T) {
 	secret := filepath.Join(a.dir, "secret")
 	must.NoError(t, os.WriteFile(secret, []byte("Traceback (most recent call last):\n  File \"x.py\", line 1, in "+
 		"<module>\nPassword: hunter2\n"), 0o600))
-	// the task replaces its own log by a link
+	// the task makes a link to the secret, with the name of a newer log file
 	cfg := a.task("script = \"app.py\"\nargs = [\""+secret+"\"]",
 		map[string]string{"app.py": "import os, sys\nlogs = os.path.join(os.environ['LOGS'])\n" +
 			"os.symlink(sys.argv[1], os.path.join(logs, 'app.stderr.7'))\nsys.exit(1)\n"})

@@ -131,7 +131,7 @@ func becomeOnThread(u *task.User) error {
 	if _, err := unix.SetfsuidRetUid(int(u.UID)); err != nil {
 		return fmt.Errorf("failed to switch to the task's user: %w", err)
 	}
-	// the kernel reports no error of setfsuid
+	// the kernel reports no error of setfsuid, so read the id back
 	if uid, _ := unix.SetfsuidRetUid(-1); uid != int(u.UID) {
 		return errors.New("failed to switch to the task's user")
 	}

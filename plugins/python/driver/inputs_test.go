@@ -25,7 +25,7 @@ type input struct {
 	config string            // of the task, in addition to script = "app.py"
 	files  map[string]string // in addition to app.py, which prints the installed packages
 	want   string            // the installed packages
-	says   string            // or a part of the error
+	says   string            // if the input is refused: a part of the error
 	names  bool              // the input names an index or a page, which a node can refuse (job_indexes)
 }
 

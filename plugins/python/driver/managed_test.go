@@ -50,7 +50,7 @@ func standalone(t *testing.T, top, version string) []byte {
 	return all.Bytes()
 }
 
-// zstandard returns a frame of uncompressed blocks (RFC 8878).
+// zstandard returns content as a frame of uncompressed blocks (RFC 8878).
 func zstandard(content []byte) []byte {
 	const most = 1 << 17
 	frame := []byte{0x28, 0xb5, 0x2f, 0xfd, 0, 7 << 3} // a window of 128 KiB
@@ -67,7 +67,7 @@ func zstandard(content []byte) []byte {
 	return frame
 }
 
-// mirror returns a directory with an archive of a version, at the path where uv looks for the archive.
+// mirror returns a directory with an archive of a CPython version, at the path where uv looks for the archive.
 func mirror(t *testing.T, version string) string {
 	t.Helper()
 	out, err := exec.Command(uv(t), "python", "list", "--only-downloads", "--output-format", "json", "--no-config",

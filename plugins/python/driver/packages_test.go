@@ -47,7 +47,7 @@ var moon = wheeltest.Wheel{Name: "moon-phase", Version: "1.2"}
 
 const useMoon = "import moon_phase, sys\nprint(moon_phase.VERSION, sys.prefix)\n"
 
-// withMoon returns a task that runs a script with a requirement for the wheel moon, which is in its local directory.
+// withMoon returns a task that runs a script with a requirement for the wheel moon in the task's local directory.
 func (a *agent) withMoon(script, requirement string, change ...func(*drivers.TaskConfig)) *drivers.TaskConfig {
 	a.t.Helper()
 	cfg := a.task("script = \"app.py\"\nrequirements = [\""+requirement+"\"]\nfind_links = [\"local/wheels\"]",
@@ -56,7 +56,7 @@ func (a *agent) withMoon(script, requirement string, change ...func(*drivers.Tas
 	return cfg
 }
 
-// uvLock locks a project with uv and an index. The other member of the project's workspace requires an older sun-spots.
+// uvLock locks a project with uv and an index. Another member of the workspace requires an older sun-spots.
 func uvLock(t *testing.T, index, pyproject string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -73,7 +73,7 @@ func uvLock(t *testing.T, index, pyproject string) string {
 	return string(content)
 }
 
-// Two wheels with the same name and version must not share an environment.
+// Tasks with different wheels of the same name and version must not share an environment.
 func TestEnvironment_DependsOnWheelsOfTheTask(t *testing.T) {
 	a := start(t)
 	out := a.runs(a.withMoon(useMoon, "Moon_Phase >= 1"))
@@ -153,7 +153,7 @@ func TestFiles_AreReadWithTheRightsOfTheTask(t *testing.T) {
 	a := start(t)
 	secret := filepath.Join(a.dir, "secret")
 	must.NoError(t, os.WriteFile(secret, []byte("password = hunter2 -e\n"), 0o600))
-	// everybody may read this file, but it is in another mount namespace
+	// everybody may read /mnt/r.txt, but the file is in another mount namespace
 	other := exec.Command("unshare", "--mount", "sh", "-c",
 		"mount -t tmpfs none /mnt && echo password = hunter2 -e > /mnt/r.txt && echo made && exec sleep 1000")
 	made, err := other.StdoutPipe()

@@ -119,7 +119,7 @@ func startError(ctx context.Context, err error, limit time.Duration) error {
 const format = 8
 
 // environmentKey describes all inputs of an environment: two environments that may differ have different keys. text is
-// for the operator, without the passwords of URLs. secret is text with the passwords, and the task's netrc file.
+// for the operator, without the passwords of URLs. secret is text plus the passwords and the task's netrc file.
 func environmentKey(
 	python install.Python, uv install.Installer, required *requirement.Set, src *sources, refresh bool,
 ) (text, secret string, err error) {

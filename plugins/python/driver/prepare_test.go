@@ -50,7 +50,7 @@ func (a *agent) age(by time.Duration) {
 	}
 }
 
-// Requirements without a lock are installed again if the environment is older than refresh_after, or with refresh.
+// An environment of requirements without a lock is built again if it is older than refresh_after, or if refresh is set.
 func TestRefresh_BuildsAgain(t *testing.T) {
 	wheels := t.TempDir()
 	moon.Write(t, wheels)

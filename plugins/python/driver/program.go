@@ -17,8 +17,8 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
-// inlineCode is the file in the task directory that holds the option code. With a file, tracebacks show lines of the
-// code, and multiprocessing can import it.
+// inlineCode is the file in the task directory that holds the option code. Because it is a file, tracebacks show lines
+// of the code, and multiprocessing can import the file.
 const inlineCode = "local/inline_code.py"
 
 // program is a task's program: the interpreter's arguments that run it, and the requirements that it declares.
@@ -77,7 +77,7 @@ func writeInlineCode(taskDir, code string, u *task.User) error {
 		if err := root.Remove(inlineCode); err != nil && !os.IsNotExist(err) {
 			return err
 		}
-		f, err := root.OpenFile(inlineCode, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) // not a FIFO
+		f, err := root.OpenFile(inlineCode, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) // always a new file, never a FIFO
 		if err != nil {
 			return err
 		}
@@ -94,7 +94,7 @@ func writeInlineCode(taskDir, code string, u *task.User) error {
 const maxRequirements = 4 << 20
 
 // readRequirements returns the requirements of the job and of the program together. With a lock, it ignores the
-// program's, because a lock is complete.
+// program's requirements, because a lock is complete.
 func readRequirements(t *TaskConfig, files taskFiles, p program) (*requirement.Set, error) {
 	read := func(name string) ([]byte, error) { return files.read(name, maxRequirements) }
 	choice := requirement.Choice{Extras: t.Extras, Groups: t.DepGroups}

@@ -94,7 +94,7 @@ func versionsOf(pythons []install.Python) string {
 	return strings.Join(slices.Concat(slices.Compact(minors), slices.Compact(versions)), ",")
 }
 
-// install returns a downloaded interpreter from the cache, or installs it there. It is sealed like an environment.
+// install returns a downloaded interpreter from the cache, or installs it there, sealed like an environment.
 func (d *instance) install(
 	ctx context.Context, r request, cmd *task.Command, uv install.Installer, python install.Python,
 ) (install.Python, error) {

@@ -32,7 +32,7 @@ type sources struct {
 
 	wheelhouses []wheelhouse // the job's directories
 	netrc       []byte       // of the task, may be empty
-	limit       int64        // bytes of wheels in all of the job's directories
+	limit       int64        // the maximum size of the wheels in all of the job's directories together, in bytes
 }
 
 // wheelhouse is a directory of a task with wheels. The wheels are copied for uv, which cannot access the directory.
@@ -78,8 +78,8 @@ func newSources(
 	return s, nil
 }
 
-// readNetrc reads the credentials in a task's secrets directory, with the rights of its user. It returns nil if the
-// task has none.
+// readNetrc reads the credentials in a task's secrets directory, with the rights of the task's user. It returns nil if
+// the task has none.
 func readNetrc(files taskFiles) ([]byte, error) {
 	if files.secrets == "" {
 		return nil, nil
@@ -95,7 +95,7 @@ func readNetrc(files taskFiles) ([]byte, error) {
 }
 
 // into copies the job's wheels into the build's scratch directory, and returns the sources as uv sees them.
-// The directory may belong to another user, so links that lead out of it are not followed.
+// The scratch directory may belong to another user, so links that lead out of it are not followed.
 func (s *sources) into(ctx context.Context, scratch string) (requirement.Sources, error) {
 	indexes := s.Indexes
 	indexes.FindLinks = slices.Clone(indexes.FindLinks)

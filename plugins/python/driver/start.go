@@ -104,10 +104,10 @@ func use(cmd *task.Command, env *environment.Environment) {
 	cmd.Env = append(cmd.Env, "PATH="+bin+":"+path, "VIRTUAL_ENV="+env.Dir)
 }
 
-// settings matches variables that tasks do not inherit from the agent: they are for other interpreters or another user.
+// settings matches variables of the agent for other interpreters or another user: tasks do not inherit these variables.
 var settings = regexp.MustCompile(`^(?:PYTHON|PIP_|UV_|CONDA_|VIRTUAL_ENV=|XDG_CACHE_HOME=)`)
 
-// withHome points HOME, and an unset XDG_CACHE_HOME, into dir if the user has no home: many programs keep a cache.
+// withHome sets HOME, and an unset XDG_CACHE_HOME, to paths in dir if the user has no home: programs keep caches there.
 func withHome(env []string, files taskFiles, dir string) []string {
 	const variable = "HOME="
 	for _, v := range env {

@@ -22,12 +22,12 @@ import (
 
 // entry is the record of a key's environment. Directories below envs without a record are never used. The modification
 // time of the record's file is the time of the last use. The file is writable until Tidy has synced the environment to
-// the disk: until then a crash of the machine may lose part of it.
+// the disk: until then a crash of the machine may lose files of the environment.
 type entry struct {
 	ID    string    `json:"id"`  // the name of the directory
 	Key   string    `json:"key"` // Spec.Key
 	Built time.Time `json:"built"`
-	Boot  string    `json:"boot"` // the machine's boot ID when it was built
+	Boot  string    `json:"boot"` // the machine's boot ID at the time of the build
 	Tree  tree      `json:"tree"`
 
 	key  string    // the name of the record
@@ -125,7 +125,7 @@ func (s *store) find(ctx context.Context, key string) (*Environment, error) {
 			if l, err = s.tryLock(e.ID, shared); err != nil {
 				return nil, err
 			}
-			if l == nil { // Tidy checks or removes the environment; it removes the record before a slow removal
+			if l == nil { // Tidy checks or removes the environment; the record is removed first, so the wait is short
 				select {
 				case <-ctx.Done():
 					return nil, ctx.Err()

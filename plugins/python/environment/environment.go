@@ -8,8 +8,8 @@
 // Below Config.Dir are
 //
 //	envs/<id>        an environment, finished or being built; the id is random
-//	meta/<key>.json  its record: the id, and the digest of its files; written last, and required for its use
-//	users/<id>/      for each task that uses it, a link to a directory that exists as long as the task
+//	meta/<key>.json  the environment's record: id and digest of the files; written last, and required for the use
+//	users/<id>/      for each task that uses the environment, a link to a directory that exists as long as the task
 //	builds/          temporary files of builds
 //	lock             a file whose bytes are locked, see type lock
 //
@@ -39,8 +39,8 @@ type Config struct {
 	MaxSize int64         // in bytes; 0: no limit
 	MaxAge  time.Duration // since the last use; 0: no limit
 
-	// Builder is the user of all builds, nil for this process's user. No task may run as this user: it could change an
-	// environment while it is built.
+	// Builder is the user of all builds, nil for this process's user. No task may run as this user: such a task
+	// could change an environment while it is built.
 	Builder *syscall.Credential
 
 	Log func(format string, args ...any)
@@ -53,7 +53,7 @@ type Cache struct {
 	places chan struct{} // a semaphore that limits concurrent builds
 }
 
-// Open returns a cache. It reads and creates nothing before its first use.
+// Open returns a cache. Only the first use of the cache reads or creates files.
 func Open(cfg Config) *Cache {
 	if cfg.Log == nil {
 		cfg.Log = func(string, ...any) {}
@@ -150,8 +150,8 @@ func (e *Environment) serves(s *Spec) bool {
 }
 
 // Acquire records that a task uses the environment as long as the directory stateDir (absolute) exists. Call it before
-// the task starts, when stateDir does not exist yet, and Release after the start: nothing checks stateDir before that.
-// The record need not survive a crash of the machine, because no task does.
+// the task starts, when stateDir does not exist yet, and Release after the start: before Release, nothing checks
+// stateDir. The record need not survive a crash of the machine, because no task survives the crash.
 func (e *Environment) Acquire(stateDir string) error {
 	dir := e.store.path("users", e.id)
 	sum := sha256.Sum256([]byte(stateDir))

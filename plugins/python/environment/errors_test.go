@@ -47,7 +47,7 @@ func TestCache_SurvivesAFullDisk(t *testing.T) {
 		t.Skipf("no file system can be mounted: %v", err)
 	}
 	t.Cleanup(func() {
-		test.NoError(t, unix.Unmount(dir, unix.MNT_DETACH)) // a child between fork and exec may have a file on it open
+		test.NoError(t, unix.Unmount(dir, unix.MNT_DETACH)) // a child between fork and exec may have an open file there
 	})
 	state := testDir(t)
 	failures := 0

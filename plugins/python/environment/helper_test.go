@@ -176,7 +176,7 @@ func helpChurn(dir string) {
 	select {}
 }
 
-// helpSwap swaps entries of a tree with links to victim and victim/secret, and back, until the next line names a tree.
+// helpSwap swaps entries of a tree with links to victim and victim/secret, and back, until stdin names the next tree.
 func helpSwap(victim string) {
 	lines := bufio.NewScanner(os.Stdin)
 	var stop chan struct{}

@@ -22,7 +22,7 @@ func TestCache_RefusesDirectoriesOfOthers(t *testing.T) {
 	for _, c := range []struct {
 		what, dir string
 		make      func(dir string) error
-		want      string // in the error, "" if it is accepted
+		want      string // a part of the error, "" if the directory is accepted
 		root      bool   // only root can create it
 	}{
 		{"a relative path", "cache", nil, "not absolute", false},
@@ -63,7 +63,7 @@ func TestCache_RefusesDirectoriesOfOthers(t *testing.T) {
 }
 
 func TestCache_IgnoresTheUmask(t *testing.T) {
-	testsupport.NeedRoot(t) // other users need root
+	testsupport.NeedRoot(t) // only root can run programs as other users
 	old := unix.Umask(0o077)
 	defer unix.Umask(old)
 	c := testCache(t)
@@ -83,7 +83,7 @@ func asUser(uid uint32, script string) (string, error) {
 }
 
 func TestCache_CannotBeChangedByOthers(t *testing.T) {
-	testsupport.NeedRoot(t) // other users need root
+	testsupport.NeedRoot(t) // only root can run programs as other users
 	c := testCache(t)
 	e := mustGet(t, c, Spec{Key: "k", Secret: "s", Build: building(3)})
 	defer e.Release()

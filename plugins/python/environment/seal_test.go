@@ -25,7 +25,7 @@ func TestSeal_RefusesDangerousFiles(t *testing.T) {
 	for _, c := range []struct {
 		what string
 		do   func(dir string) error
-		want string // in the error, "" if it is allowed
+		want string // a part of the error, "" if the change is allowed
 	}{
 		{"nothing", func(string) error { return nil }, ""},
 		{"a set-user-ID file", func(d string) error { return unix.Chmod(d+"/bin/activate", 0o4755) }, "another user"},
@@ -74,7 +74,7 @@ func TestSeal_RefusesDangerousFiles(t *testing.T) {
 					return nil
 				}
 				modes := map[string]os.FileMode{}
-				if strings.Contains(c.what, "-ID") { // chown clears these bits
+				if strings.Contains(c.what, "-ID") { // set after chown, which clears these bits
 					modes[dir+"/bin/activate"] = map[bool]os.FileMode{true: 0o4755, false: 0o2755}[strings.Contains(c.what, "user")]
 				}
 				if err := chownTree(dir, builder()); err != nil {
@@ -146,7 +146,7 @@ func TestSeal_RefusesFilesOfOthers(t *testing.T) {
 
 // Another process of the builder swaps parts of a tree with links to root's files while the tree is sealed and removed.
 func TestSeal_ResistsConcurrentSwaps(t *testing.T) {
-	testsupport.NeedRoot(t) // a separate build user needs root
+	testsupport.NeedRoot(t) // only root can build as another user
 	victim := testDir(t)
 	for i := range 10 {
 		must.NoError(t, os.WriteFile(filepath.Join(victim, fmt.Sprintf("module%d.py", i)), []byte("root's"), 0o600))

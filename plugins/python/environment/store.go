@@ -101,7 +101,7 @@ func (s *store) names(dir string) (names []string, err error) {
 }
 
 // A lock is on one byte of a file, and belongs to an open file description (fcntl(2), F_OFD_SETLK): the kernel releases
-// it when the process ends, and it also excludes other goroutines. Locks in the cache's lock file are named
+// the lock when the process ends, and the lock also excludes other goroutines. Locks in the cache's lock file are named
 //
 //	<Spec.Key>  exclusive: an environment with this key is being built
 //	<id>        shared: the environment is being built, or is between its Get and its Release;
@@ -143,7 +143,7 @@ func (l *lock) close() {
 	if l == nil {
 		return
 	}
-	_ = l.set(unix.F_UNLCK) // if it fails, closing unlocks
+	_ = l.set(unix.F_UNLCK) // if this fails, closing the file unlocks
 	_ = l.file.Close()
 }
 

@@ -103,7 +103,7 @@ func (s *store) unused(ctx context.Context) (idle []candidate, total int64, err 
 }
 
 // forget removes the record of an environment, so no new task gets it. (A build that replaces the record at the same
-// time may lose its record. Then the next Get builds again.)
+// time may lose the new record. Then the next Get builds again.)
 func (s *store) forget(e entry) error {
 	if now, err := s.readEntry(e.key); err == nil && now.ID != e.ID {
 		return nil // the record belongs to a newer environment
@@ -156,7 +156,7 @@ func (s *store) sync() error {
 }
 
 // inUse reports whether a task uses an environment. It removes the links of ended tasks, and calls used for each link.
-// The caller holds the environment's exclusive lock, so no task can acquire it at the same time.
+// The caller holds the environment's exclusive lock, so no task can acquire the environment now.
 func (s *store) inUse(id string, used func()) (bool, error) {
 	running, ended, err := s.users(id)
 	for _, link := range ended {

@@ -30,7 +30,7 @@ func TestTidy_RemovesTheLeastRecentlyUsedFirst(t *testing.T) {
 		must.NoError(t, os.Chtimes(recordOf(all[i]), used, used))
 	}
 	for _, step := range []struct {
-		size int64 // in environments
+		size int64 // MaxSize, as a number of environments
 		age  time.Duration
 		want string
 	}{

@@ -25,10 +25,10 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Words }
 
-// explain returns an error for a run of uv that failed with err, with the end of its output. It decides whether the
-// failure is temporary.
+// explain returns an error for a run of uv that failed with err. The error has the end of uv's output. explain also
+// decides whether the failure is temporary.
 func (b *build) explain(ctx context.Context, err error, tail plain.Tail) error {
-	last := strings.ReplaceAll(lastWords(tail), b.Work+"/", "") // Work is removed with the build
+	last := strings.ReplaceAll(lastWords(tail), b.Work+"/", "") // without the path of Work, which is removed
 	if last == "" {
 		last = err.Error()
 	}

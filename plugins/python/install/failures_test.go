@@ -26,7 +26,7 @@ func TestInstall_ShowsTheInstallersLastLines(t *testing.T) {
 	for _, row := range []struct {
 		name   string
 		lines  []string
-		says   []string // in the error, in lower case
+		says   []string // parts of the error, in lower case
 		hashed bool
 	}{
 		{"a missing package", []string{"missing-thing"}, []string{"missing-thing"}, false},

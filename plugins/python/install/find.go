@@ -56,7 +56,7 @@ const (
 // Pythons returns the interpreters that match a request in uv's syntax (such as ">=3.11", "pypy"; "" matches all):
 // installed ones first, CPython before others, releases before pre-releases, and then the newest first. The caller must
 // validate the request: uv also accepts paths, and runs the program there. Pythons runs uv if a directory or an
-// interpreter has changed since the last time, and every ten minutes.
+// interpreter has changed since the last listing, and every ten minutes.
 func (f *Finder) Pythons(ctx context.Context, request string) ([]Python, error) {
 	return alone(ctx, f, func() ([]Python, error) { return f.pythons(ctx, request) })
 }
@@ -160,7 +160,7 @@ type Finder struct {
 	file     string              // the identity of found
 	listings map[string][]Python // cached output of uv python list, by request
 	places   string              // identifies uv and the directories of the listings
-	asked    time.Time           // the time of the first listing
+	asked    time.Time           // the time of the first of these listings
 }
 
 // NewFinder returns a Finder that has not searched yet. Without patterns, it searches the usual directories. The user

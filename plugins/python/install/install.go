@@ -121,7 +121,7 @@ func (i Installer) Export(ctx context.Context, r Request) (*requirement.Set, err
 	if err := b.uv(ctx, append(argv, chosen(lock.Choice, "")...)...); err != nil {
 		return nil, err
 	}
-	work, err := os.OpenRoot(b.Work) // the builder owns it: links that lead out of it are not followed
+	work, err := os.OpenRoot(b.Work) // the builder owns Work: links that lead out of Work are not followed
 	if err != nil {
 		return nil, err
 	}

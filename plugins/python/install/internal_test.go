@@ -55,7 +55,7 @@ func TestFinder_HungDirectoryDelaysNoCall(t *testing.T) {
 		must.StrContains(t, err.Error(), dir)
 	}
 	release()
-	f.turn <- struct{}{} // the call that hung has ended
+	f.turn <- struct{}{} // possible once the call that hung has ended
 	f.timeout = time.Minute
 	<-f.turn
 	_, err := f.Pythons(t.Context(), "")

@@ -44,7 +44,7 @@ func system(t testing.TB) install.Python {
 }
 
 // builder returns a new user for installers, or nil if the test is not root. The IDs are from a range that systemd
-// assigns to nothing ("Users, Groups, UIDs and GIDs on systemd Systems"); process IDs are at most 1<<22.
+// assigns to nothing ("Users, Groups, UIDs and GIDs on systemd Systems"); process IDs are at most 1<<22: no ID repeats.
 func builder() *syscall.Credential {
 	if os.Geteuid() != 0 {
 		return nil

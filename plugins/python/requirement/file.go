@@ -213,7 +213,7 @@ func checkRequirement(text string) (names bool, err error) {
 	switch {
 	case err != nil:
 		return false, fmt.Errorf("%s: %w: %w", show(text), err, errWheel)
-	case u.User != nil: // uv would record it in the environment (direct_url.json)
+	case u.User != nil: // uv would record the password in the environment (direct_url.json)
 		return false, fmt.Errorf("%s has a user or a password, which all users of the node could read: put them into "+
 			"secrets/.netrc", show(text))
 	case !IsWheel(u.Path):

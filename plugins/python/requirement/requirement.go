@@ -66,7 +66,7 @@ type Choice struct {
 	Groups []string // of [dependency-groups] (PEP 735)
 }
 
-// Reader reads a file of the task by its name in the job. It limits the size.
+// Reader reads a file of the task by its name in the job. It refuses a file that is too large.
 type Reader func(name string) ([]byte, error)
 
 // List reads a list of requirements, each with its hashes if it has any. Errors name the number of the requirement.
@@ -86,8 +86,8 @@ func List(lines []string) (*Set, error) {
 	return f.set(), nil
 }
 
-// File reads a requirements file and the files that it includes, with names relative to it. Errors are one line with
-// file and line number.
+// File reads a requirements file and the files that it includes. Their names are relative to the including file. Errors
+// are one line with file and line number.
 func File(name string, read Reader) (*Set, error) {
 	f := files{read: read}
 	if err := f.file(path.Clean(name), false); err != nil {

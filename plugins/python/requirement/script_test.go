@@ -61,7 +61,7 @@ func TestReadScript_ErrorsNameTheLine(t *testing.T) {
 		"two blocks": {script + script, `line 18: second "# /// script" block, the first is on line 3`},
 		"invalid TOML": {head + "# # a comment\n# requires-python >=3.11\n# ///\n",
 			"line 5: not valid TOML"},
-		// the expression matches the longest block, so the first "# ///" is part of it, and invalid as TOML
+		// the expression matches the longest block, so the block contains the first "# ///", which is not TOML
 		"a line that looks like an end": {head + "# dependencies = [\"a\",\n# ///\n# \"b\"]\n# ///\n", "line 5:"},
 		"a key twice": {head + "# requires-python = \"3.11\"\n# requires-python = \"3.12\"\n# ///\n",
 			"line 5:"},

@@ -16,7 +16,7 @@ import (
 
 // Sources are the origins of packages.
 type Sources struct {
-	URL       string   // the index (PEP 503); if empty, the next level's (job, file, node)
+	URL       string   // the index (PEP 503); if empty, the index of the next level (job, file, node)
 	Extra     []string // more indexes
 	FindLinks []string // directories with packages, and pages that link to them
 	Offline   bool     // use no index

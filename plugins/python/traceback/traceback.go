@@ -55,7 +55,7 @@ var (
 	decoration  = regexp.MustCompile(`^ *[|+] ?`)   // prefix of an exception group's lines
 	nested      = regexp.MustCompile(`\+-\+-+ 1 -`) // precedes the exceptions of a group
 	chained     = regexp.MustCompile(`^(?:During handling of the above|The above exception was the direct cause)`)
-	// precedes a traceback that did not end the program; asyncio prints one for a task that was not awaited
+	// precedes a traceback that did not end the program; asyncio prints such a traceback for a task that was not awaited
 	harmless = regexp.MustCompile(`^(?:Exception (?:in thread|ignored|(?:occurred|happened) during processing) |` +
 		`--- Logging error ---$|exception calling callback|Error in atexit|` +
 		`(?:future|handle|task|transport): <|source_traceback: )`)
@@ -119,8 +119,8 @@ func lastException(lines []string, code int, dirs []string) (f Failure, ok bool)
 	return f, ok && after <= maxAfter
 }
 
-// failure returns the exception in a line, after its frames. rest are the lines after it. For an exception group, they
-// list the group's exceptions: the text also names the first of these, and the location is where it was raised.
+// failure returns the exception in a line, after its frames. rest has all later lines. For an exception group,
+// rest lists the group's exceptions: the text also names the first one, and the location is where that one was raised.
 func failure(line string, rest, frames, dirs []string) Failure {
 	text := plain.Line(strings.TrimSuffix(line, ":"), maxText)
 	leaf := ""

@@ -145,7 +145,7 @@ func TestLast_NamesFileAndLine(t *testing.T) {
 	const env = "/var/cache/outrider/python/envs/4f1c09aa.0/lib/python3.11/site-packages/"
 	const task = "/var/lib/nomad/alloc/4f1c/web"
 	for name, test := range map[string]struct {
-		files []string // outermost first
+		files []string // of the frames, outermost first
 		want  string
 	}{
 		"a package of the environment": {[]string{"<frozen runpy>", env + "gunicorn/util.py", "<frozen os>"}, "util.py"},
