@@ -122,7 +122,7 @@ func (d *datasetLab) leavesNothing() {
 	d.t.Helper()
 	pool, made := zfsfuse.Open(d.poolDir())
 	must.True(d.t, made)
-	points, err := filepath.Glob("/run/outrider/dataset/slots/*") // mount points, shared by the machine
+	points, err := filepath.Glob("/run/outrider/dataset/slots/*") // mount points of all labs on this machine
 	must.NoError(d.t, err)
 	points = slices.DeleteFunc(points, func(dir string) bool {
 		source, _ := exec.CommandContext(d.t.Context(), "findmnt", "-no", "SOURCE", dir).Output()

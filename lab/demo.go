@@ -14,8 +14,8 @@ import (
 )
 
 // StartDemo starts a lab in a directory, in addition to any lab that is up, and waits until it is healthy. plugins maps
-// names ("exec-lite") to configurations; an empty configuration means the lab's. If onHost is set, it ignores
-// LAB_RUNTIME. EndDemo removes everything.
+// names ("exec-lite") to configurations; for an empty configuration, the lab's is used. If onHost is set, LAB_RUNTIME
+// is ignored. EndDemo removes everything.
 func StartDemo(ctx context.Context, dir string, onHost bool, plugins map[string]string, w With) (agent.Agent, error) {
 	l, err := New()
 	if err != nil {
@@ -46,7 +46,7 @@ func (l *Lab) PrepareDemos(ctx context.Context) error {
 		return err
 	}
 	end := l.step(ctx, "Compiling the demos")
-	err := gobuild.Build{Dir: l.root, Args: []string{"./lab/demo/..."}}.Run(ctx) // go discards several binaries
+	err := gobuild.Build{Dir: l.root, Args: []string{"./lab/demo/..."}}.Run(ctx) // only fills Go's cache
 	end(err, "")
 	if err != nil {
 		return fmt.Errorf("failed to compile the demos: %w", err)

@@ -51,7 +51,7 @@ func UntilInterrupt(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 // cancelled reports whether ^C has ended the context. It waits a moment: a program that got the same signal may end
-// before this process handles it.
+// before this process handles the signal.
 func cancelled(ctx context.Context) bool {
 	select {
 	case <-ctx.Done():
@@ -60,7 +60,7 @@ func cancelled(ctx context.Context) bool {
 	return ctx.Err() != nil
 }
 
-// step is the printer's Step. If the context has ended, the step is reported as interrupted, not as failed.
+// step is like the printer's Step, but a step whose context has ended is reported as interrupted, not as failed.
 func (l *Lab) step(ctx context.Context, format string, args ...any) func(err error, outcome string, args ...any) {
 	end := l.steps.Step(format, args...)
 	return func(err error, outcome string, args ...any) {

@@ -214,7 +214,7 @@ func TestLab_FromUpToDown(t *testing.T) {
 	drivers := append(a.Info().Drivers(), "raw_exec")
 	for _, d := range drivers {
 		if d == remoteDriver {
-			continue // this lab has no host for it
+			continue // this lab has no host for the remote driver
 		}
 		t.Run(d, func(t *testing.T) {
 			if d == "python" {

@@ -41,7 +41,7 @@ func Nodes(ctx context.Context, dir string) (map[string]agent.Agent, error) {
 }
 
 // startNodes starts missing nodes and restarts existing ones, with the plugins of the lab's agent. Tasks keep running.
-// It waits until each node is healthy and, in a lab with a host, reaches it.
+// It waits until each node is healthy and, in a lab with a host, can reach the host.
 func (l *Lab) startNodes(ctx context.Context, a agent.Agent) (err error) {
 	nodes, err := Nodes(ctx, l.dir)
 	if err != nil {

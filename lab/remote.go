@@ -33,7 +33,7 @@ func (l *Lab) hostDir() string { return filepath.Join(l.dir, "sshd") }
 
 var listens = regexp.MustCompile(`ListenAddress 127\.0\.0\.1:(\d+)`)
 
-// makeHost writes the server's keys and configuration into the lab's directory. A running lab keeps its port.
+// makeHost writes the server's keys and configuration into the lab's directory. A running lab's server keeps its port.
 func (l *Lab) makeHost(ctx context.Context) (h sshd.Server, err error) {
 	end := l.step(ctx, "Preparing the host")
 	defer func() { end(err, "an SSH server at 127.0.0.1:%d", h.Port) }()
@@ -76,7 +76,7 @@ func (l *Lab) startHost(ctx context.Context, a agent.Agent) (err error) {
 	}
 	end := l.step(ctx, "Starting the host")
 	defer func() { end(err, "endpoint %q, by job %s", endpoint, hostJob) }()
-	resources := &api.Resources{CPU: new(500), MemoryMB: new(256)} // includes sessions: a copy of the plugin, a shell
+	resources := &api.Resources{CPU: new(500), MemoryMB: new(256)} // also for sessions: a copy of the plugin, a shell
 	job := service(hostJob, resources, l.host.Args[0], l.host.Args[1:]...)
 	return serve(ctx, a, job, func(context.Context) bool { return true })
 }

@@ -130,7 +130,7 @@ func (r *jobRun) placed(ctx context.Context, reg *api.JobRegisterResponse) (ids 
 // watch shows the tasks' events and output until the allocations have ended or, for a job without an end, until they
 // have run for a moment.
 func (r *jobRun) watch(ctx context.Context, ids []string, ends bool) error {
-	var since time.Time // when all were running
+	var since time.Time // since when all have run; zero if not all run
 	for {
 		allocs, err := r.show(ctx, ids)
 		if err != nil {

@@ -109,7 +109,7 @@ func (l *Lab) prepare(ctx context.Context, up agent.Agent) (agent.Options, error
 		if l.host, err = l.makeHost(ctx); err != nil {
 			return o, err
 		}
-		o.Config = heartbeats // users kill a node to watch its tasks move
+		o.Config = heartbeats // short, since users kill a node to watch its tasks move
 	}
 	return o, nil
 }
@@ -195,7 +195,7 @@ type With struct {
 	USB     string // "sim": a simulated stick
 	Dataset string // "zfs-fuse": a pool in a file
 	Remote  string // "sim": an SSH server on this machine, and at least three nodes
-	Nodes   int    // clients of the lab's server, including this agent
+	Nodes   int    // clients of the lab's server, including the lab's own agent
 }
 
 // choose checks the options, and detects existing parts by the lab's directories. Existing parts stay until the lab is
@@ -213,7 +213,7 @@ func (l *Lab) choose(with With) error {
 	l.remote = l.remote || with.Remote == "sim"
 	l.nodes = max(with.Nodes, 1)
 	if l.remote {
-		l.nodes = max(l.nodes, 3) // all but the lab's own node reach the host: a task there can move from one to the other
+		l.nodes = max(l.nodes, 3) // all but the lab's own node reach the host: two or more, so a task can move
 	}
 	return nil
 }

@@ -33,8 +33,8 @@ const (
 // Options describe one agent.
 type Options struct {
 	// Dir has all files of this agent on this machine: configuration, log, plugins and, on the host, data and an
-	// optional zfsfuse pool in PoolDir. It is created, and removed by Close. It also has the plugins' state, unless its
-	// path is too long for unix sockets (see Agent.StateDir).
+	// optional zfsfuse pool in PoolDir. Run creates the directory, and Close removes it. The plugins' state is in it,
+	// too, unless the path would be too long for unix sockets (see Agent.StateDir).
 	Dir string
 
 	Runtime Runtime
@@ -66,8 +66,8 @@ type Options struct {
 type Plugin struct {
 	Binary string // path; its base name is the plugin's name in Nomad
 
-	// Config is the HCL inside `plugin "NAME" { config { … } }`. It may use ${state_dir}, a directory of this agent
-	// only, ${host_volume_plugin_dir}, the directory of its host volume plugins, and ${http_port}, the port of its API.
+	// Config is the HCL inside `plugin "NAME" { config { … } }`. It may use ${state_dir} (a directory that only this agent
+	// uses), ${host_volume_plugin_dir} (for the agent's host volume plugins) and ${http_port} (of the agent's API).
 	Config string
 
 	// HostVolume is the id of the binary as a host volume plugin of the same agent; empty if it is not one.
@@ -154,7 +154,7 @@ type Agent interface {
 	Close(ctx context.Context) error
 
 	first(context.Context, Options) error // the first start
-	settle() error                        // see settled
+	settle() error                        // see the function settled
 }
 
 // ErrContainer is the error of Run if no container can run the agent.

@@ -20,12 +20,12 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
-// uuid is the glob pattern of node and allocation ids. A shorter name would also match cgroups of other agents.
+// uuid is the glob pattern of node and allocation ids. A shorter id would be part of other agents' cgroup names, too.
 const uuid = "????????-*-*-*-*"
 
 // cgroupMarks returns strings that are in the cgroup names of an agent's tasks, supervisors and hosts. It derives them
-// from files, since the processes may have exited: the SSH server of a host is a task of exec-lite, and killing it also
-// kills the remote driver's supervisor on that host.
+// from files, since the processes may have exited. For example, killing the SSH server of a host (a task of exec-lite)
+// also kills the remote driver's supervisor on that host.
 func cgroupMarks(data, state string) []string {
 	marks := allocMarks(data)
 	// supervisors, by their stores <driver>/<node> (internal/core/driver), which can also be in a host's directory. A

@@ -15,7 +15,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/owndir"
 )
 
-// layout has the paths of an agent's directories, as its own process sees them.
+// layout has the paths of an agent's directories, as the agent's process sees them.
 type layout struct {
 	Data, Plugins, HostVolumes, State string
 
@@ -54,12 +54,12 @@ func quote(s string) string {
 	return strings.NewReplacer("${", "$${", "%{", "%%{").Replace(strconv.Quote(s))
 }
 
-// longestState is the maximum length of a state directory's path: a plugin adds its name, the node's id and a file name
-// to it, and the path of a unix socket has at most 107 bytes (sun_path, unix(7)).
+// longestState is the maximum length of a state directory's path: a plugin appends its name, the node's id and a file
+// name, and the path of a unix socket has at most 107 bytes (sun_path, unix(7)).
 const longestState = 40
 
-// stateDir is the directory for the state of the plugins of the agent in dir. It is in dir, or in /tmp if that path is
-// too long. The directory's name follows from dir, so it is found even if the agent's own state is lost.
+// stateDir returns the directory for the state of the plugins of the agent in dir: in dir, or in /tmp if that path is
+// too long. The name in /tmp is derived from dir, so the directory is found even if the agent's own state is lost.
 func stateDir(dir string) string {
 	if p := filepath.Join(dir, "state"); len(p) <= longestState {
 		return p
@@ -67,7 +67,7 @@ func stateDir(dir string) string {
 	return filepath.Join("/tmp", fmt.Sprintf("outrider-%.6x", sha256.Sum256([]byte(dir))))
 }
 
-// makeStateDir creates the state directory, and refuses another user's: in /tmp, any user may have created one first.
+// makeStateDir creates the state directory. It refuses one of another user: any user can create directories in /tmp.
 func makeStateDir(path string) error {
 	f, err := owndir.Make(path, 0o755)
 	if err != nil {

@@ -45,7 +45,7 @@ var entrypoint []byte
 // containerAgent is an agent in a container. Its directory has the same path in the container as on this machine.
 type containerAgent struct {
 	*record
-	ctr *testcontainers.DockerContainer // nil if it no longer exists
+	ctr *testcontainers.DockerContainer // nil if the container no longer exists
 }
 
 var _ Agent = (*containerAgent)(nil)
@@ -74,8 +74,8 @@ func DockerAnswers(ctx context.Context) error {
 	})
 }
 
-// quiet configures testcontainers before its first use: its reaper (Ryuk) would end the lab together with the program
-// that started it, and needs an image from a registry.
+// quiet silences testcontainers and disables its reaper (Ryuk), before the first use. The reaper would end the lab when
+// the program that started the lab exits, and it needs an image from a registry.
 var quiet = sync.OnceFunc(func() {
 	os.Setenv("TESTCONTAINERS_RYUK_DISABLED", "true")
 	tclog.SetDefault(log.New(io.Discard, "", 0))
@@ -161,7 +161,7 @@ func (a *containerAgent) first(ctx context.Context, o Options) error {
 				hc.Mounts = []mount.Mount{
 					{Type: mount.TypeBind, Source: o.Dir, Target: o.Dir},
 					{Type: mount.TypeBind, Source: o.Binary, Target: program, ReadOnly: true},
-					// not on overlay, because tasks' directories are bind mounted
+					// volumes, not the container's overlay, because tasks' directories are bind mounted
 					{Type: mount.TypeVolume, Target: a.DataDir()}, {Type: mount.TypeVolume, Target: a.StateDir()},
 				}
 				right.apply(hc)
@@ -219,7 +219,7 @@ func (a *containerAgent) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("failed to start the agent: %w", err)
 	}
-	// at first the process still runs start-stop-daemon; Alive reports an agent that exits early
+	// wait until the process runs nomad, no longer start-stop-daemon; later, Alive reports an agent that has exited
 	moment, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	_ = poll.Until(moment, 50*time.Millisecond, func() (bool, error) { return a.Alive(moment) == nil, nil })
@@ -238,7 +238,7 @@ func (a *containerAgent) Kill(ctx context.Context) error {
 
 func (a *containerAgent) Alive(ctx context.Context) error {
 	_, err := a.exec(ctx, daemon("--status")...)
-	if err == nil || ctx.Err() != nil { // the caller's context ended, which does not mean that the agent has
+	if err == nil || ctx.Err() != nil { // a context that ended proves nothing about the agent
 		return nil
 	}
 	return fmt.Errorf("the nomad agent is not running (%w); the end of its log:\n%s", err, logTail(a))

@@ -16,10 +16,10 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// WaitHealthy waits until the agent is its own leader, its node is ready, every expected driver is healthy (or reports
-// itself as undetected), and every host volume plugin is fingerprinted. Nomad itself waits for the first list of each
-// device plugin before it registers the node. If the context or the agent ends first, the error names the missing part
-// and the reason. progress is called with that error whenever it changes.
+// WaitHealthy waits until the agent's node is registered and ready, every expected driver is healthy (or reports itself
+// as undetected), and every host volume plugin is fingerprinted. Nomad itself waits for the first list of each device
+// plugin before it registers the node. If the context or the agent ends first, the error names the missing part and the
+// reason. progress is called with that error whenever the error changes.
 func WaitHealthy(ctx context.Context, a Agent, progress ...func(string, ...any)) error {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
@@ -90,7 +90,7 @@ func (m *mend) look(ctx context.Context, a Agent, missing error) error {
 			return err
 		}
 	}
-	m.since, m.patience = time.Time{}, 30*time.Second // if the restart does not help, the machine is slow
+	m.since, m.patience = time.Time{}, 30*time.Second // a slow machine needs more time before another restart
 	return errors.Join(a.Stop(ctx), a.Start(ctx))
 }
 

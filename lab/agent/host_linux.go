@@ -140,7 +140,7 @@ func (a *hostAgent) Close(ctx context.Context) error {
 func (a *hostAgent) clean(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	marks := cgroupMarks(a.DataDir(), a.StateDir()) // first: a supervisor that exits removes its store
+	marks := cgroupMarks(a.DataDir(), a.StateDir()) // before killAll: a supervisor that exits removes its store
 	err := errors.Join(killAll(ctx, a.info.Dir), removeCgroups(ctx, marks))
 	pool := filepath.Join(a.info.Dir, PoolDir)
 	if _, missing := os.Lstat(pool); missing == nil && os.Geteuid() == 0 {

@@ -72,7 +72,7 @@ func (r *record) newLayout(data, state string) layout {
 		HostVolumes: filepath.Join(dir, "host_volume_plugins")}
 }
 
-// connect makes the client, once the port is chosen.
+// connect creates the API client. The port must be chosen before.
 func (r *record) connect() (err error) {
 	r.client, err = nomad.NewClient(r.Address())
 	return err

@@ -82,8 +82,8 @@ func supervises(p procfs.Proc, dir string) bool {
 		slices.ContainsFunc(args, func(a string) bool { return strings.Contains(a, stateDir(dir)+"/") })
 }
 
-// marked reports whether a process was started with the mark of dir. If the environment cannot be read, the process
-// belongs to another user.
+// marked reports whether a process was started with the mark of dir. A process of another user, whose environment
+// cannot be read, counts as not marked.
 func marked(p procfs.Proc, dir string) bool {
 	env, err := p.Environ()
 	return err == nil && slices.Contains(env, markVar+"="+dir)
@@ -94,7 +94,7 @@ func runsBelow(p procfs.Proc, dir string) bool {
 	return err == nil && strings.HasPrefix(exe, dir+"/")
 }
 
-// killAll ends every process of the agent, until none is left: a process may start another before it is killed.
+// killAll kills the agent's processes until none is left: a process may start another one before it is killed.
 func killAll(ctx context.Context, dir string) error {
 	known := map[int]process{} // keeps orphans, which Processes does not find again
 	err := poll.Until(ctx, 20*time.Millisecond, func() (bool, error) {

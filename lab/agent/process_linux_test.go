@@ -47,7 +47,7 @@ func TestProcesses_FindsProcessesOfTheDirectory(t *testing.T) {
 	parent := started(t, []string{markVar + "=" + dir}, "sh", "-c", "env -i "+sleep+" 101 & wait")
 	strangers := []process{
 		started(t, []string{markVar + "=" + dir + "2"}, "sleep", "100"), // another lab
-		started(t, nil, "sh", "-c", "sleep 100; : "+dir),                // only names the directory
+		started(t, nil, "sh", "-c", "sleep 100; : "+dir),                // has the directory only in an argument
 	}
 
 	var found []process
@@ -89,7 +89,7 @@ func TestProcesses_FindsProcessesOfTheDirectory(t *testing.T) {
 func TestProcess_DoesNotSignalAReusedPid(t *testing.T) {
 	p := started(t, nil, "sleep", "100")
 	other := p
-	other.Start++ // the process that had this pid before
+	other.Start++ // stands for another process with the same pid
 	test.False(t, other.alive(), test.Sprint("another start time, but taken for the same process"))
 	test.NoError(t, other.signal(unix.SIGKILL))
 	other = p
@@ -110,7 +110,7 @@ func TestProcess_ZombieIsNotAlive(t *testing.T) {
 	cmd.Process.Kill()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := p.gone(ctx); err != nil { // not reaped yet
+	if err := p.gone(ctx); err != nil { // returns although the zombie is not reaped yet
 		t.Error(err)
 	}
 }

@@ -40,11 +40,11 @@ type contest struct {
 	of      [2]func(command []string) map[string]any // a task's config block
 
 	agent  agent.Agent
-	marker string // in the arguments of tasks that are not counted; empty counts all
+	marker string // in the arguments of the tasks, which are not counted; empty: count all processes
 }
 
-// lite compares exec-lite with a peer: raw_exec, or floor, a driver that starts nothing and shows Nomad's own share. If
-// peer is empty, exec-lite has no peer, and each of its processes is measured.
+// lite compares exec-lite with a peer: raw_exec, or floor, a driver that starts nothing, to show Nomad's own usage. If
+// peer is empty, exec-lite has no peer, and each process of exec-lite is measured.
 func (b *bench) lite(peer string, tasks int) *contest {
 	c := &contest{
 		bench: b, pair: [2]string{"exec-lite", peer}, tasks: tasks, marker: sleeper()[1],
@@ -73,7 +73,7 @@ func asIs(command []string) map[string]any {
 	return map[string]any{"command": command[0], "args": command[1:]}
 }
 
-// sleeper returns the command of a task that only sleeps. The number of seconds is its marker.
+// sleeper returns the command of a task that only sleeps. The number of seconds marks the process, see contest.marker.
 func sleeper() []string { return []string{"/bin/sleep", fmt.Sprintf("1%07d", os.Getpid())} }
 
 func (c *contest) measure(ctx context.Context) (err error) {

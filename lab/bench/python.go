@@ -106,7 +106,7 @@ func (p *pythonBench) measureBuilds(ctx context.Context, task way) error {
 	for round := range p.rounds * len(hands) {
 		hand := hands[round%len(hands)]
 		for side, build := range []way{task, func() (time.Duration, error) { return p.byHand(hand.commands) }} {
-			// the old files are removed at the end of the run: ext4 would examine their inodes during the next builds
+			// rename now, remove at the end of the run: ext4 would examine the inodes of removed files during the next builds
 			err := os.Rename(p.cache, fmt.Sprintf("%s-%d-%d", p.cache, round, side))
 			if err != nil && !errors.Is(err, os.ErrNotExist) {
 				return err

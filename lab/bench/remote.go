@@ -50,7 +50,7 @@ func (b *bench) measureRemote(ctx context.Context) error {
 	err = wait(ctx, "the SSH server", func() (bool, error) {
 		conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(server.Port)))
 		if err != nil {
-			return false, nil //nolint:nilerr // not yet
+			return false, nil //nolint:nilerr // the server does not listen yet
 		}
 		return true, conn.Close()
 	})
@@ -70,10 +70,10 @@ func (b *bench) measureRemote(ctx context.Context) error {
 		of: [2]func(command []string) map[string]any{
 			func(command []string) map[string]any {
 				return map[string]any{"command": command[0], "args": command[1:], "endpoint": "box",
-					"on_drain": "stop", "on_lost": "restart"} // no API to look up the reason of a stop
+					"on_drain": "stop", "on_lost": "restart"} // the plugin has no API to ask why a task is stopped
 			},
 			func(command []string) map[string]any {
-				return asIs(append(slices.Clone(ssh), "'"+strings.Join(command, "' '")+"'")) // for the host's shell
+				return asIs(append(slices.Clone(ssh), "'"+strings.Join(command, "' '")+"'")) // quoted for the host's shell
 			},
 		},
 	}).measure(ctx)

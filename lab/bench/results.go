@@ -31,7 +31,7 @@ type results struct {
 type row struct {
 	Plugin   string  `json:"plugin"`
 	Measured string  `json:"measured"`
-	Value    float64 `json:"value"` // medians
+	Value    float64 `json:"value"` // a median, like PeerHas
 	Peer     string  `json:"peer"`
 	PeerHas  float64 `json:"peer_value"`
 	Unit     string  `json:"unit"`

@@ -122,7 +122,7 @@ func (b Builder) bin() string {
 }
 
 // vcs returns a flag that turns the version control stamp (for a plugin's version) on, even if GOFLAGS turns it off. If
-// git fails (no checkout, no git, or a checkout of another user), the flag turns the stamp off, or go build would fail.
+// git fails (no checkout, no git, another user's checkout), the flag turns the stamp off, because go build would fail.
 func (b Builder) vcs(ctx context.Context) string {
 	cmd := exec.CommandContext(ctx, "git", "rev-parse", "--verify", "--quiet", "HEAD")
 	cmd.Dir = b.Root

@@ -21,7 +21,7 @@ type Plugin struct {
 	HostVolume string // the id of the binary as a host volume plugin; empty if it is not one
 }
 
-// declared are the plugins that are not static task drivers, which the folder alone does not show.
+// declared lists the plugins that are not static task drivers: their folders alone do not show what they are.
 var declared = map[string]Plugin{
 	"dataset": {Device: true, HostVolume: "dataset"},
 	"usb":     {Device: true, Libusb: true},

@@ -14,7 +14,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// The header comes first, or after a script's interpreter line, or after the line that begins a YAML document.
+// The licence header begins a file, or follows a script's interpreter line, or the line that begins a YAML document.
 var header = regexp.MustCompile(
 	`^(#!.*\n|---\n)?(//|#|/\*) Copyright \(c\) The Outrider Authors( \*/)?\n(//|#|/\*) SPDX-License-Identifier: MPL-2\.0( \*/)?\n\n`)
 

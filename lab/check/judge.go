@@ -44,7 +44,7 @@ func judge(w io.Writer, events io.Reader, noSkips bool) error {
 			if !failed[e.Package] {
 				problems = append(problems, fmt.Errorf("%s failed outside of its tests", e.Package))
 			}
-			delete(failed, e.Package) // the package may be rerun
+			delete(failed, e.Package) // events of a rerun of the package may follow
 		case e.Test == "":
 		case e.Action == "pass" || e.Action == "fail":
 			ran++

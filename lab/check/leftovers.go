@@ -101,7 +101,7 @@ func (l *leftovers) look() []string {
 var (
 	shared = regexp.MustCompile(`^/sys/fs/cgroup/.*(/nomad|outrider)|^` + task.DefaultDir + `/`)
 	// kept matches the cgroups that Nomad creates for itself, and the directories in which a plugin locks and mounts
-	// datasets. These may have the lock of a plugin that was killed during a change; the next plugin removes it.
+	// datasets. A plugin that is killed during a change leaves its lock there; the next plugin removes the lock.
 	kept = regexp.MustCompile(`^/sys/.*/(nomad|share|reserve)(\.slice)?$|/dataset(/slots|/locks.*)?$`)
 )
 

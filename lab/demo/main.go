@@ -81,7 +81,7 @@ func usbConfig() string {
 	return real.Replace(usbPlugin)
 }
 
-// play plays a script. Each act, after the script's beginning, runs in a shell where the agent's tasks run.
+// play plays a script. Each act runs in a new shell where the agent's tasks run, after the lines before the first act.
 func play(ctx context.Context, a agent.Agent, name string) error {
 	dir := filepath.Join(a.Info().Dir, "demo")
 	root, err := build.Root(".")
@@ -115,7 +115,7 @@ func play(ctx context.Context, a agent.Agent, name string) error {
 		if err := cmd.Start(); err != nil {
 			return err
 		}
-		defer context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })() // ^C also ends it directly
+		defer context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })() // on ^C, also kill the command itself
 		return cmd.Wait()
 	})
 }

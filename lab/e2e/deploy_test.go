@@ -71,7 +71,7 @@ func TestDeploy_AnsibleInstallsAndRemoves(t *testing.T) {
 	test.Eq(t, before, r.sh(files))
 	test.StrNotContains(t, r.sh("nomad node status -self"), "exec-lite", test.Sprint("the agent was not restarted"))
 
-	// the play fails if the agent does not come back, even when it is run again
+	// the play fails if the agent does not come back, even when the play is run again
 	for _, changed := range []string{"changed=3", "changed=0"} {
 		out, err = shell(t, dir, env, play+` -e '{"outrider_plugin_restart": "systemctl stop nomad"}'`)
 		test.Error(t, err)

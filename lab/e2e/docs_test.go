@@ -221,7 +221,7 @@ func newPlainNode(t *testing.T) *plainNode {
 		Config: keepAllocations})
 	must.NoError(t, err)
 	t.Cleanup(func() { n.end(t) })
-	// put a link to the directory etc in place of the file with additional configuration
+	// replace the file with additional configuration by a link to the directory n.etc
 	more := filepath.Join(n.Info().Dir, "extra.hcl")
 	must.NoError(t, os.Rename(more, filepath.Join(n.etc, "nomad.hcl")))
 	must.NoError(t, os.Symlink(n.etc, more))

@@ -24,15 +24,15 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// fault is one row of the table: while four tasks run, strike breaks something. Three of the tasks end before the
-// fault is repaired. Each exit that Nomad reports must be true.
+// fault is one row of a table of faults: while four tasks run, strike breaks something. Three of the tasks end before
+// the fault is repaired. Each exit that Nomad reports must be true.
 type fault struct {
 	name string
 
 	// strike causes the fault, and returns a function that repairs it.
 	strike func(t *testing.T, r *round) (heal func())
 
-	// loses names the observers of exits that are killed. If it is everybody, "lost" is as true as the exact exit.
+	// loses is the killed observer of exits. If an exit has no observer left, "lost" is as true as the exact exit.
 	loses witness
 
 	// cut means that the end of the output may be missing without an event, because no logmon reads it.
@@ -89,7 +89,7 @@ var generalFaults = []fault{
 	}},
 	{name: "plugin and supervisor killed", loses: everybody, strike: killPluginAndSupervisor},
 	{name: "agent, plugin and supervisor killed", loses: everybody, strike: func(t *testing.T, r *round) func() {
-		killPluginAndSupervisor(t, r) // before the agent: the plugin would end with it
+		killPluginAndSupervisor(t, r) // first, because the plugin would end with the agent
 		kill(t, r.n)
 		return func() { r.n.restart(t) }
 	}},
@@ -104,7 +104,7 @@ func killPluginAndSupervisor(t *testing.T, r *round) func() {
 
 var logmonFaults = []fault{
 	{name: "logmon killed, agent restarted", cut: true, strike: func(t *testing.T, r *round) func() {
-		// pause the tasks: output that logmon has read but not yet written is lost with it
+		// pause the tasks: output that logmon has read but not yet written would be lost with logmon
 		var resume []func()
 		for _, p := range r.procs {
 			resume = append(resume, p.pause(t))
@@ -276,7 +276,7 @@ type onceKill struct {
 	kill func(t *testing.T, n *node)
 
 	// loses means that the plugin or the supervisor ends, with the agent or in the middle of a start. Only that process
-	// may have known an exit, so "lost" is true, too. An agent that is stopped kills its plugin.
+	// may have seen an exit, so Nomad may report "lost" instead. An agent that is stopped kills its plugin.
 	loses bool
 }
 

@@ -52,7 +52,7 @@ type cluster struct {
 	dir        string                   // for the tasks' files
 }
 
-// newCluster starts a cluster. asks returns the address of the API that the plugins use; empty: their own agent's.
+// newCluster starts a cluster. asks returns the address of the plugins' API; empty: each uses its own agent's.
 func newCluster(t *testing.T, clients int, asks func(*cluster) string) *cluster {
 	t.Helper()
 	c := &cluster{
@@ -104,7 +104,7 @@ func ownAPI(*cluster) string { return "" }
 func noAPI(*cluster) string { return "http://127.0.0.1:1" }
 
 // end stops all clients before it checks any for leftovers, because they share the host. It shows the agents' logs if
-// the test has failed or something is left while they run.
+// the test has failed, or if tasks or records are left while the clients still run.
 func (c *cluster) end(t *testing.T) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
@@ -156,11 +156,11 @@ func (s *survivor) becomes(t *testing.T, state string) {
 	})
 }
 
-// absentTime is longer than an owner may be away before another allocation can get its run.
+// absentTime is longer than the owner of a run may be absent before another allocation can take over the run.
 const absentTime = 20 * time.Second
 
-// alone returns for how long no node has followed the only run, as other nodes see it. This is the age of the file that
-// the owner's connection locks. The file's modification time is a time of CLOCK_BOOTTIME.
+// alone returns for how long no node has followed the only run, as other nodes measure it: the age of the file that the
+// owner's connection locks. The file's modification time is a time of CLOCK_BOOTTIME.
 func (h *remoteHost) alone() time.Duration {
 	locks, _ := filepath.Glob(filepath.Join(h.dir, "runs", "*.lock"))
 	if len(locks) != 1 {
@@ -248,7 +248,7 @@ func (s *survivor) alloc() (*api.AllocationListStub, *node, error) {
 	return nil, nil, fmt.Errorf("job %s has no allocation with the desired status run", *s.job.ID)
 }
 
-// on waits until Nomad reports that the task runs on a node outside of not, and returns its allocation and node.
+// on waits until Nomad reports that the task runs on a node other than the given ones. It returns allocation and node.
 func (s *survivor) on(t *testing.T, not ...*node) (alloc *api.AllocationListStub, where *node) {
 	t.Helper()
 	testsupport.Within(t, 3*time.Minute, func() error {
@@ -268,7 +268,7 @@ func (s *survivor) on(t *testing.T, not ...*node) (alloc *api.AllocationListStub
 	return alloc, where
 }
 
-// current returns the allocation that on waits for.
+// current waits as on does, and returns the allocation.
 func (s *survivor) current(t *testing.T, not ...*node) *alloc {
 	t.Helper()
 	a, n := s.on(t, not...)
@@ -381,8 +381,8 @@ func (s *survivor) leaves(t *testing.T, n *node) {
 	})
 }
 
-// outlasts checks a task whose agent has lost contact with the server, but whose plugin is connected to the host. goOn
-// restores the contact.
+// outlasts checks that a task survives while its agent has no contact with the server, but its plugin is connected to
+// the host. goOn restores the contact.
 func (s *survivor) outlasts(t *testing.T, first *node, hasAPI bool, goOn func()) {
 	t.Helper()
 	if hasAPI {
@@ -414,7 +414,7 @@ func (s *survivor) tells(t *testing.T, text string) {
 type handover struct {
 	name  string
 	long  bool // not in the quick tests
-	also  bool // with containers, too
+	also  bool // also run with containers
 	batch bool
 	edit  func(group *api.TaskGroup, task *api.Task)
 

@@ -76,8 +76,8 @@ eventually 'story noisy | grep Re-attached'
 journalctl -u nomad | grep 'replaced the supervisor of another version'
 ! story noisy | grep -E 'Lost|Terminated|Restarting'`
 
-// incidents are scripts that cause a fault on an operator's node, or repair it if no command of the page does, by the
-// names in the page's comments. Each script waits until the effect is visible.
+// incidents are scripts that cause a fault on an operator's node, or repair it if no command of the page does. The keys
+// are the names in the page's comments. Each script waits until the effect is visible.
 var incidents = map[string]string{
 	"hello has ended": `eventually 'nomad job allocs -t "{{(index . 0).ClientStatus}}" hello | grep complete'`,
 
@@ -163,7 +163,7 @@ mv /usr/bin/python3.11 /srv
 unsettled
 eventually 'nomad node status -self -verbose | grep "^python .*no Python interpreter"'`,
 
-	// a running task keeps the directory, which the supervisor removes when it exits
+	// without a running task, the supervisor would exit and remove the directory
 	"others may write to the state directory": `
 mv /srv/python3.11 /usr/bin
 noisy

@@ -245,7 +245,7 @@ func runsAtChange(t *testing.T, n *node, j *api.Job, script string) func(file, t
 }
 
 // TestFeatures_ScriptsRunInTheTask runs the same script as a confined task, in a session (`nomad alloc exec`) and for a
-// template. Consul's script checks run in the same way as a template's script. Nomad's own services have none.
+// template. Consul's script checks run in the same way as a template's script. Nomad's services have no such checks.
 func TestFeatures_ScriptsRunInTheTask(t *testing.T) {
 	n := confined(t)
 	const last = "write to /tmp: yes\n"

@@ -256,7 +256,7 @@ func (a *alloc) read(stream string) (string, error) {
 	return string(b), err
 }
 
-// readable waits until the agent returns the log of a running task. See read for why it causes an event of the task.
+// readable waits until the agent returns the log of a running task. See read for why readable signals the task.
 func (a *alloc) readable(t testing.TB) {
 	t.Helper()
 	testsupport.Within(t, patience, func() error {
@@ -346,7 +346,7 @@ func numbered(out string) (n int, ended bool, err error) {
 	return n, ended, nil
 }
 
-// printsOn waits until a counter has printed more bytes after the first ones, without missing, doubled or torn lines.
+// printsOn waits until a counter's output has at least before+more bytes. A missing, doubled or torn line is an error.
 func (a *alloc) printsOn(t testing.TB, before, more int) {
 	t.Helper()
 	testsupport.Within(t, time.Minute, func() error {

@@ -75,7 +75,7 @@ func TestLimits_ReservedCoresAreExclusive(t *testing.T) {
 	must.NoError(t, n.Client().Allocations().Restart(reserved.stub(t), "main", nil))
 	testsupport.Eventually(t, "the task is restarted", func() bool {
 		p, err := readProc(n.stateOf(t, reserved.id).Identity.PID)
-		return err == nil && p.pid != first.pid && slices.Equal(p.args, first.args) // not the launcher
+		return err == nil && p.pid != first.pid && slices.Equal(p.args, first.args) // the launcher has other arguments
 	})
 	test.Eq(t, all, both(), test.Sprint("after a restart"))
 

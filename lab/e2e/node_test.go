@@ -42,7 +42,7 @@ type nodeOptions struct {
 	bare   bool   // the agent has no cgroups
 
 	python  *pythonOptions // nil: exec-lite instead
-	remote  bool           // with the remote driver, whose host keeps its files in state
+	remote  bool           // with the remote driver; its host keeps files in the directory state
 	usb     *usbOptions    // nil: without the usb plugin
 	classes string         // the dataset plugin's classes; empty: without the plugin
 	dataset string         // the dataset plugin's additional configuration
@@ -63,7 +63,7 @@ func (o nodeOptions) need(t testing.TB) {
 	}
 }
 
-// keepAllocations keeps more ended allocations for the tests to read than the default of 50.
+// keepAllocations makes the agent keep more ended allocations than the default of 50, for the tests to read.
 const keepAllocations = `client { gc_max_allocs = 1000 }`
 
 // newNode starts an agent. At the end of the test it checks that nothing is left.
@@ -149,8 +149,8 @@ func writeShell(path, dir, shell string) error {
 	return os.WriteFile(path, []byte(text), 0o755)
 }
 
-// end stops all jobs and then the agent. It returns an error with the leftovers of each, and removes everything in any
-// case.
+// end stops all jobs and then the agent. It returns an error with the leftovers of the tasks and of the agent, if any.
+// It removes everything in any case.
 func (n *node) end() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()

@@ -71,7 +71,7 @@ func operatorsNode(t *testing.T) *root {
 	t.Helper()
 	r := newRoot(t)
 	t.Cleanup(func() { // runs before the root is closed
-		// a process that waits for a frozen disk can't be killed
+		// thaw the disk, because a process that waits for a frozen disk can't be killed
 		_, err := r.Run(context.Background(), "fsfreeze -u /opt/nomad/data/alloc 2>/dev/null || true")
 		test.NoError(t, err)
 	})

@@ -136,7 +136,7 @@ wait`,
 	previous := ""
 	for night, rows := range []string{"orders-db\n", "orders-db\norders-db\n"} {
 		clone := n.submitHCL(t, here.Replace(jobs["orders-clone.nomad.hcl"]), func(j *api.Job) {
-			j.ID, j.Periodic = new(fmt.Sprint("night-", night)), nil // now
+			j.ID, j.Periodic = new(fmt.Sprint("night-", night)), nil // run it now
 			j.TaskGroups[0].Tasks[0].Env = map[string]string{"PATH": programs + ":" + os.Getenv("PATH")}
 		})
 		ended := clone.ended(t)

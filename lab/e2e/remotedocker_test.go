@@ -96,7 +96,7 @@ func (d *dockerHost) end(t *testing.T, sig os.Signal) {
 	_ = d.daemon.Wait() // its status does not matter
 }
 
-// testDocker runs the tests that podman has, too, and tests for Docker alone.
+// testDocker runs the tests that also run for podman, and tests for Docker alone.
 func testDocker(t *testing.T) {
 	var host *dockerHost
 	c := testContainers(t, func(t *testing.T, h *remoteHost) *containerHost {

@@ -41,7 +41,7 @@ type truth struct {
 
 type truthColumn struct {
 	name  string
-	sees  bool   // a slot is freed as soon as its holder has ended; otherwise when it is reserved again
+	sees  bool   // slots are freed as soon as their holders have ended; otherwise at the next reservation
 	rules string // the policy of the plugin's token; empty: no token
 }
 
@@ -314,7 +314,7 @@ func (c *truthCell) hold(t *testing.T) {
 	t.Cleanup(func() { close(c.held); <-watched })
 }
 
-// placed waits for an allocation of a's job with an ID other than not, and stores the ID in a.
+// placed waits until a's job has an allocation whose ID is not the given one, and stores that allocation's ID in a.
 func (c *truthCell) placed(t *testing.T, a *alloc, not string) {
 	t.Helper()
 	testsupport.Within(t, 2*time.Minute, func() error {
@@ -329,8 +329,8 @@ func (c *truthCell) placed(t *testing.T, a *alloc, not string) {
 	})
 }
 
-// guard fails the test if the task loses its files while it runs. Its dataset may already be in the trash and no longer
-// mounted on the host: the mount in the task's namespace keeps it.
+// guard fails the test if the running task loses its files. The dataset may be in the trash and unmounted on the host,
+// as long as the mount in the task's namespace keeps it.
 func (c *truthCell) guard(t *testing.T, id string, done chan<- struct{}) {
 	defer close(done)
 	for {

@@ -116,7 +116,7 @@ while :; do
 done
 `
 
-// programs makes a directory with an operator's programs for this node, and with more scripts.
+// programs makes a directory with an operator's programs for this node, and with the scripts in more.
 func (n *node) programs(t *testing.T, more map[string]string) (dir string) {
 	t.Helper()
 	dir = mkdir(t)
@@ -167,7 +167,7 @@ func TestReplica_TakesOverFromALostNode(t *testing.T) {
 		nomadtest.WithVolume("notes", "/data")(j, task)
 		j.TaskGroups[0].Volumes["notes"].AccessMode = "single-node-writer"
 		j.TaskGroups[0].ReschedulePolicy = &api.ReschedulePolicy{Unlimited: new(true), Delay: new(5 * time.Second),
-			DelayFunction: new("constant")} // a service job reschedules by default
+			DelayFunction: new("constant")} // a service's default, which nomadtest.Job turns off
 	}))
 	a.running(t)
 	log := func(id string) (lines []string) {
@@ -223,5 +223,5 @@ func TestReplica_TakesOverFromALostNode(t *testing.T) {
 		must.Eq(t, strconv.Itoa(i+1), n)
 	}
 
-	lost.restart(t) // after that, its volume can be deleted
+	lost.restart(t) // the clean-up can delete a node's volume only while the node is up
 }

@@ -84,11 +84,11 @@ func Self(ctx context.Context, c *api.Client, dataDir string) (*api.Node, error)
 	if err != nil {
 		return nil, fmt.Errorf("the agent does not answer: %w", err)
 	}
-	if self.Config["DataDir"] != dataDir { // our agent notices this only when it tries to listen
+	if self.Config["DataDir"] != dataDir { // our agent notices the other one only when it tries to listen
 		return nil, errors.New("another agent uses this agent's HTTP port")
 	}
 	client := self.Stats["client"]
-	// after a restart of the agent, the servers still list its node as ready
+	// after a restart of the agent, the servers still list its node as ready, even before its first heartbeat
 	ago, err := time.ParseDuration(client["last_heartbeat"])
 	if err != nil || ago > 24*time.Hour { // no heartbeat yet: ago counts from the zero time
 		return nil, ErrNotRegistered

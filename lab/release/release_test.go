@@ -367,7 +367,7 @@ func TestArtefacts_ChecksumsFindAFlippedByte(t *testing.T) {
 }
 
 // The release was built in one folder by this program. In a clone, the commit's own targets must give the same bytes,
-// except the byte that was changed since. The release workflow does this with each plugin.
+// except one byte, which the test changes. The release workflow makes this comparison for each plugin.
 func TestVerify_FindsOnlyAFlippedByte(t *testing.T) {
 	testsupport.Long(t, "makes the release of every plugin, for both architectures")
 	made := theRelease(t)

@@ -93,7 +93,7 @@ func (r *Root) boot(ctx context.Context, base, nomad string) error {
 	r.init.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 	var stderr bytes.Buffer
 	r.init.Stderr = &stderr
-	if _, err = r.init.StdinPipe(); err != nil { // if this process is killed, process 1 ends with the pipe
+	if _, err = r.init.StdinPipe(); err != nil { // if this process is killed, the end of the pipe ends process 1
 		return err
 	}
 	ready, err := r.init.StdoutPipe()
@@ -110,7 +110,7 @@ func (r *Root) boot(ctx context.Context, base, nomad string) error {
 	return nil
 }
 
-// Enter returns the beginning of a command. With another command appended, it executes that one in the root.
+// Enter returns the beginning of a command line. A command that is appended runs in the root.
 func (r *Root) Enter() []string {
 	return []string{"nsenter", "--target", strconv.Itoa(r.init.Process.Pid), "--mount", "--pid", "--net", "--uts", "--ipc",
 		"--root", "--wdns=/root"}

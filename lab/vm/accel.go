@@ -31,8 +31,8 @@ var (
 	// no la57: it makes each walk through the page tables longer, and no test needs it
 	//
 	// the kernel distrusts the emulated time stamp counters, though they are synchronous,
-	// and would read a timer device instead, a hundred times slower; and on a busy machine
-	// it panics if the emulated timer is late when it checks the timer
+	// and would instead read a timer device, which is a hundred times slower; and on a busy machine
+	// the kernel panics if the emulated timer is late when the kernel checks that timer
 	tcg = accelerator{name: "tcg", cpu: "max,la57=off", args: "tsc=reliable no_timer_check", patience: 3 * time.Minute}
 	// "host" requires everything that the kernel offers, so a broken KVM fails immediately
 	kvm = accelerator{name: "kvm", cpu: "host", patience: 20 * time.Second}

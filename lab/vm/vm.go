@@ -218,7 +218,7 @@ func (v *VM) watch(silence time.Duration) {
 			return
 		case err := <-answered:
 			if err != nil {
-				return // the connection has ended, and the machine with it
+				return // the connection ends only when the machine ends
 			}
 		case <-time.After(silence):
 			fmt.Fprintf(v.machine.qemuOut, "killed, because the VM has not answered for %v", silence)

@@ -84,17 +84,17 @@ func Stop(t testing.TB, c *api.Client, job string) {
 	testsupport.Within(t, 5*time.Minute, func() error { return Stopped(c, job) })
 }
 
-// Stopped stops a job, unless it is stopped. It returns nil once the server reports all of the job's allocations as
-// ended, which includes those of lost nodes, and the job is still stopped after that. Until then it returns an error:
-// call it again. Nomad loses a stop if the job's deployment becomes successful just after the stop. The deployment's
-// version of the job, which is not stopped, is then the current one again (updateJobStabilityImpl in
-// nomad/state/state_store.go).
+// Stopped stops a job, unless it is already stopped. It returns nil once the server reports all of the job's
+// allocations as ended, which includes those of lost nodes, and the job is still stopped after that. Until then, it
+// returns an error, and the caller must try again. Nomad loses a stop if the job's deployment becomes successful just
+// after the stop. The deployment's version of the job, which is not stopped, is then the current one again
+// (updateJobStabilityImpl in nomad/state/state_store.go).
 func Stopped(c *api.Client, job string) error {
 	left, err := agent.Unended(context.Background(), c, "default", fmt.Sprintf("JobID == %q", job))
 	if err != nil {
 		return err
 	}
-	j, _, err := c.Jobs().Info(job, nil) // after the allocations: a stop is not lost once it has ended them
+	j, _, err := c.Jobs().Info(job, nil) // after the allocations: a stop that has ended them can no longer be lost
 	if err != nil {
 		return err
 	}
@@ -185,7 +185,7 @@ func CreateVolume(c *api.Client, v *api.HostVolume) (*api.HostVolume, error) {
 		switch {
 		case err == nil:
 			return got.Volume, nil
-		case !strings.Contains(err.Error(), "No path to node") || time.Now().After(end): // just after the agent's start
+		case !strings.Contains(err.Error(), "No path to node") || time.Now().After(end): // retry just after a start
 			return nil, err
 		}
 	}

@@ -112,7 +112,7 @@ func (s *stick) unplug(t *testing.T) {
 	must.NoError(t, s.Unplug())
 }
 
-// hearsAnew waits until want is sent and received again.
+// hearsAnew waits until the stick has received want that was sent after this call.
 func (s *stick) hearsAnew(t *testing.T, want string) {
 	t.Helper()
 	before := len(s.heard())

@@ -111,8 +111,8 @@ func TestUSB_SwappedDevicesStayWithTheirTasks(t *testing.T) {
 			must.True(t, testsupport.Exists(node(ids[i])))
 			s.unplug(t)
 		}
-		// until the plugin has removed the node, which is slow on a busy machine, a stick that gets the number could be
-		// opened by the old name (see the plugin's page)
+		// on a busy machine, the plugin removes the node of an unplugged stick late; until then, a task could use that node
+		// to open the stick that gets the same number (see the plugin's page)
 		for _, id := range ids {
 			testsupport.Eventually(t, "the node of "+id+" is removed", func() bool { return !testsupport.Exists(node(id)) })
 		}
@@ -129,7 +129,7 @@ func TestUSB_SwappedDevicesStayWithTheirTasks(t *testing.T) {
 			if terminal(t, two[i].port) == before[1-i] {
 				swaps++
 			}
-			// bytes that a task writes to the other stick before the plugin's scan arrive in this time
+			// bytes that a task has written to the wrong stick before the plugin's scan arrive within 20 ms
 			time.Sleep(20 * time.Millisecond)
 		}
 		for i := range two {

@@ -53,7 +53,7 @@ func (h *host) boot() {
 	h.t.Logf("booted in %.1f s", time.Since(begin).Seconds())
 }
 
-// cutPower kills the VM. Before, it runs sync, since a recent write may not be on the disk yet.
+// cutPower kills the VM. It runs sync first, since a recent write might not be on the disk yet.
 func (h *host) cutPower() {
 	h.t.Helper()
 	h.run(nil, "sync")

@@ -54,9 +54,9 @@ func Lock(ctx context.Context, path string, waits func()) (unlock func(), err er
 	return func() { f.Close() }, nil
 }
 
-// Once returns the path of a file or directory in the cache, or at an absolute path. If it is missing, create makes it
-// in a scratch directory and returns its path there. Only one process at a time creates it; progress reports the wait
-// for another process.
+// Once returns the path of a file or directory in the cache, or name if name is an absolute path. If nothing has that
+// path, create makes the file or directory in scratch and returns its path there, and Once moves it into place. Only
+// one process at a time calls create; progress reports the wait for another process.
 func Once(ctx context.Context, name string, progress func(format string, args ...any),
 	create func(scratch string) (created string, err error)) (string, error) {
 	path := name

@@ -59,7 +59,7 @@ type Device struct {
 type Function struct {
 	kind  string
 	files map[string]string // values of attributes, by path
-	far   string            // format of the path of the device node at the other end, with its number
+	far   string            // path of the device node at the other end; %s is its number
 }
 
 // ACM returns a serial port, a ttyACM. Its other end is /dev/ttyGS0 or a later one.
@@ -186,7 +186,7 @@ func (g *Gadget) Close() error {
 		return nil
 	}
 	errs := []error{g.Unplug()}
-	// configfs removes an unused directory together with the entries that it created in it
+	// configfs removes an unused directory together with the entries that configfs itself created there
 	links, _ := filepath.Glob(filepath.Join(g.dir, "configs/c.1/*.*"))
 	functions, _ := filepath.Glob(filepath.Join(g.dir, "functions/*"))
 	paths := append(links, filepath.Join(g.dir, "configs/c.1", english), filepath.Join(g.dir, "configs/c.1"))
