@@ -136,7 +136,7 @@ func TestProgram_IsCopiedToAHostWithFewTools(t *testing.T) {
 
 	must.NoError(t, os.Remove(filepath.Join(tools, "sha256sum")))
 	_, _, err = start(t.Context(), c, dir+"3", here(local(t, 100_000)))
-	must.EqError(t, err, "the host has no sha256sum")
+	must.EqError(t, err, "the host has no sha256sum: install coreutils")
 }
 
 // tmpfs mounts a tmpfs until the end of the test.
