@@ -15,7 +15,7 @@ chmod 755 /usr/local/bin/rpm
 systemctl start nomad
 `
 
-// eventually has shell functions for the incidents. One of them, eventually, retries a command for up to a minute.
+// eventually has shell functions for the incidents. Its eventually() retries a command for up to a minute.
 const eventually = only + `
 eventually() {
   local i

@@ -34,10 +34,10 @@ const port = "outrider.vm"
 type machine struct {
 	port    net.Conn // the virtio serial port
 	cmd     *exec.Cmd
-	console *tail // of the first serial line
+	console *tail // of the serial port ttyS0
 	qemuOut *tail // the output of QEMU itself
 
-	printed chan struct{} // closed at the end of the console
+	printed chan struct{} // closed when console is complete
 
 	kill func()        // returns when QEMU has exited
 	done chan struct{} // closed when QEMU has exited

@@ -15,8 +15,8 @@ type Value struct {
 	Known bool
 }
 
-// Stats is the usage that the kernel accounts to a group and the groups below it since the group
-// was made, including processes that have exited. In the groups that Nomad makes on v1,
+// Stats is the usage that the kernel charges to a group and those below it. Totals start when the
+// group is made and include exited processes. In the groups that Nomad makes on v1,
 // UsagePeak covers all runs of the task.
 type Stats struct {
 	CPUTotal  Value // ns of processor time

@@ -318,7 +318,7 @@ func (s *server) rename(id, to string) {
 	}
 }
 
-// event sends an event to the supervisor, or keeps it pending for the next one.
+// event sends an event to the supervisor, or keeps it for the next supervisor.
 func (s *server) event(e Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -77,7 +77,7 @@ type Start struct {
 	// Event may be called for as long as the task exists.
 	Event Event
 
-	// Progress, unlike Event, emits an event immediately. It must not be called after Start has returned.
+	// Progress, unlike Event, emits an event immediately. Do not call it after Engine.Start has returned.
 	Progress Event
 }
 

@@ -9,7 +9,7 @@ const sysFstatat = unix.SYS_NEWFSTATAT
 
 const initMachine = 62 // EM_X86_64
 
-// initCode is the code of initProgram. A sigaction and the name follow it.
+// initCode is the code of initProgram. A sigaction and the name of the process follow it.
 const initCode = "" +
 	"\xbf\x11\x00\x00\x00" + // mov $17, %edi (SIGCHLD)
 	"\x48\x8d\x35\x2b\x00\x00\x00" + // lea ignored(%rip), %rsi

@@ -9,7 +9,7 @@ const sysFstatat = unix.SYS_FSTATAT
 
 const initMachine = 183 // EM_AARCH64
 
-// initCode is the code of initProgram. A sigaction and the name follow it.
+// initCode is the code of initProgram. A sigaction and the name of the process follow it.
 const initCode = "" +
 	"\x20\x02\x80\xd2" + // mov x0, #17 (SIGCHLD)
 	"\x01\x02\x00\x10" + // adr x1, ignored

@@ -59,7 +59,7 @@ func (d Duration) Duration() time.Duration {
 	return time.Duration(n)
 }
 
-// parseDuration reads a time span in nanoseconds; a negative one is an error.
+// parseDuration returns nanoseconds. A negative time span is an error.
 func parseDuration(s string) (int64, error) {
 	d, err := time.ParseDuration(s)
 	if err != nil || d < 0 {

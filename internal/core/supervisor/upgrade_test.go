@@ -51,7 +51,7 @@ func (h *host) startOld() {
 			go cmd.Wait()
 			return
 		}
-		// this supervisor was idle and ends; the next one must not start before the files are removed
+		// this idle supervisor is ending: start the next one only after it has removed its files
 		kill := time.AfterFunc(time.Minute, func() { cmd.Process.Kill() })
 		_ = cmd.Wait()
 		kill.Stop()

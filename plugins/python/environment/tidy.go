@@ -87,7 +87,7 @@ func (s *store) unused(ctx context.Context) (idle []candidate, total int64, err 
 			used, failed = s.inUse(id, func() {
 				e.used = time.Now()
 				if recorded {
-					s.touch(e.key) // the task may have ended just now
+					s.touch(e.key) // tasks may have used it until now
 				}
 			})
 		}
