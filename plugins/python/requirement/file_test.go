@@ -101,7 +101,7 @@ func TestFile_NamesTheLineInErrors(t *testing.T) {
 		"a==1 --hash=sha256:12":                  "complete",
 		"-r loop/a.txt":                          "includes itself",
 		"-r deep/0.txt":                          "not exist",
-		strings.Repeat("a\\\n", 1_000_000) + "/": "not a requirement",
+		strings.Repeat("a\\\n", 1_000_000) + "/": "not a package requirement",
 		strings.Repeat("-r one.txt\n", 60):       "more than 50 files",
 		"\xff\xfer\x00e\x00":                     "UTF-8",
 	} {
@@ -124,7 +124,7 @@ func TestFile_NamesTheLineInErrors(t *testing.T) {
 
 func TestList_RefusesOptionsAndLineBreaks(t *testing.T) {
 	for text, says := range map[string]string{
-		"": "empty", "# a": "not a requirement", "-e .": "option", "a\nb": "control",
+		"": "empty", "# a": "not a package requirement", "-e .": "option", "a\nb": "control",
 	} {
 		_, err := List([]string{"first", text})
 		test.ErrorContains(t, err, says, test.Sprintf("%q", text))
