@@ -205,6 +205,8 @@ func TestMake_LinksSimulatedNode(t *testing.T) {
 		must.NoError(t, os.Chmod(pty, 0o600)) // the mode of a new terminal
 	}
 	must.NoError(t, terminal.Close())
+	must.NoError(t, os.Remove(source))
+	must.NoError(t, os.Symlink(filepath.Join(host, "gone"), source)) // the terminal's number may be reused
 	test.ErrorIs(t, d.Make(Device{Name: "d", Nodes: []Node{n}}), fs.ErrNotExist,
 		test.Sprint("a dangling link"))
 }
