@@ -298,42 +298,45 @@ func TestExit_DoesNotCountOOMKillsOfEarlierRuns(t *testing.T) {
 	}
 }
 
-// A slow adoption delays requests about its own task only.
-func TestAdoption_DelaysRequestsForItsOwnTaskOnly(t *testing.T) {
-	s := &server{clients: map[*wire.Peer]bool{}, processes: map[string]*process{}, idle: time.Hour} // busySince is older
-	slow := foundTask(&task.State{ID: "slow"})
-	other := newProcess("other")
-	other.phase = running
-	s.processes["slow"], s.processes["other"] = slow, other
-	p, err := s.find("other")
-	must.NoError(t, err, must.Sprintf("got %+v", p))
-	must.Eq(t, "other", p.id, must.Sprintf("got %+v", p))
-	other.phase = ended
-	test.False(t, s.mayEnd(), test.Sprint("the supervisor may end before all tasks are adopted"))
-	type answer struct {
-		what string
-		p    *process
-	}
-	answers := make(chan answer)
-	go func() {
-		p, _ := s.find("slow")
-		answers <- answer{"found", p}
-	}()
-	go func() {
-		p, _ := s.enter(newProcess("slow"))
-		answers <- answer{"known", p}
-	}()
-	select {
-	case a := <-answers:
-		t.Fatalf("%s before it was adopted", a.what)
-	case <-time.After(50 * time.Millisecond):
-	}
-	s.mu.Lock()
-	slow.phase = running
-	s.mu.Unlock()
-	close(slow.begun)
-	for range 2 {
-		a := <-answers
-		test.EqOp(t, slow, a.p, test.Sprint(a.what))
+// A slow launch or adoption delays requests about its own task only.
+func TestRequests_WaitForTheLaunchOrAdoptionOfTheirTask(t *testing.T) {
+	for _, pending := range []phase{starting, found} {
+		s := &server{clients: map[*wire.Peer]bool{}, processes: map[string]*process{}, idle: time.Hour} // busySince is older
+		slow := newTask(&task.State{ID: "slow"})
+		slow.phase = pending
+		other := newProcess("other")
+		other.phase = running
+		s.processes["slow"], s.processes["other"] = slow, other
+		p, err := s.find("other")
+		must.NoError(t, err, must.Sprintf("got %+v", p))
+		must.Eq(t, "other", p.id, must.Sprintf("got %+v", p))
+		other.phase = ended
+		test.False(t, s.mayEnd(), test.Sprintf("the supervisor may end in phase %v", pending))
+		type answer struct {
+			what string
+			p    *process
+		}
+		answers := make(chan answer)
+		go func() {
+			p, _ := s.find("slow")
+			answers <- answer{"found", p}
+		}()
+		go func() {
+			p, _ := s.enter(newProcess("slow"))
+			answers <- answer{"known", p}
+		}()
+		select {
+		case a := <-answers:
+			t.Fatalf("%s in phase %v", a.what, pending)
+		case <-time.After(50 * time.Millisecond):
+		}
+		s.mu.Lock()
+		slow.phase = running
+		s.mu.Unlock()
+		close(slow.begun)
+		for range 2 {
+			a := <-answers
+			test.EqOp(t, slow, a.p, test.Sprint(a.what))
+		}
 	}
 }

@@ -164,18 +164,17 @@ func (s *server) answer(c *wire.Peer, req *request, files []*os.File) *reply {
 	return r
 }
 
-// find returns a process that was started. It waits for an adoption in progress.
+// find returns a process that was started. It waits for a launch or an adoption in progress, whose steps are bounded.
 func (s *server) find(id string) (*process, error) {
 	for {
 		s.mu.Lock()
 		p := s.processes[id]
-		if p == nil || p.phase == starting {
-			s.mu.Unlock()
-			return nil, ErrUnknownTask
-		}
-		adopting := p.phase == found
+		pending := p != nil && (p.phase == starting || p.phase == found)
 		s.mu.Unlock()
-		if !adopting {
+		switch {
+		case p == nil:
+			return nil, ErrUnknownTask
+		case !pending:
 			return p, nil
 		}
 		<-p.begun
