@@ -146,6 +146,17 @@ func TestLaunch_KillDuringExecveIsNoStart(t *testing.T) {
 	}
 }
 
+func TestLaunch_InventsNoExitCode(t *testing.T) {
+	nothingLeft(t)
+	p, r, err := start(&Spec{Command: task.Command{Path: "/bin/true", Dir: "/"}}, nil)
+	must.NoError(t, err)
+	defer r.Close()
+	must.NoError(t, unix.Kill(p.PID, unix.SIGKILL))
+	_, err = unix.Wait4(p.PID, nil, 0, nil) // reaped elsewhere
+	must.NoError(t, err)
+	test.ErrorContains(t, p.Started(t.Context()), "for an unknown reason")
+}
+
 func TestLaunch_JoinsCgroupV1(t *testing.T) {
 	testsupport.NeedRoot(t)
 	nothingLeft(t)

@@ -220,20 +220,28 @@ func (p *Process) died(stage Stage, ws unix.WaitStatus) *Error {
 			"is too low to start a program", p.program)
 	case ws.Signaled():
 		e.Message = fmt.Sprintf("command %q was killed by %s before it ran", p.program, unix.SignalName(ws.Signal()))
-	default:
+	case ws.Exited():
 		e.Message = fmt.Sprintf("launcher of command %q exited with code %d in step %q", p.program, ws.ExitStatus(), stage)
+	default:
+		e.Message = fmt.Sprintf("launcher of command %q ended in step %q, for an unknown reason", p.program, stage)
 	}
 	return e
 }
 
+// notWaited is not the wait status of an ended process: see WIFCONTINUED of wait(2).
+const notWaited unix.WaitStatus = 0xffff
+
 // discard kills and reaps the process, and closes its descriptors. It returns gone as false if the process does not
-// die within deathTimeout; it is then reaped in the background.
+// die within deathTimeout; it is then reaped in the background. ws is notWaited then, or if it was reaped elsewhere.
 func (p *Process) discard() (ws unix.WaitStatus, gone bool) {
 	p.status.Close()
 	_ = unix.PidfdSendSignal(p.pidfd, unix.SIGKILL, nil, 0)
 	fd := p.TakePidFD()
 	if task.Dead(fd, deathTimeout) {
-		_, _ = unix.Wait4(p.PID, &ws, unix.WNOHANG, nil) // ECHILD: it has been reaped elsewhere
+		pid, _ := unix.Wait4(p.PID, &ws, unix.WNOHANG, nil)
+		if pid != p.PID { // ECHILD
+			ws = notWaited
+		}
 		unix.Close(fd)
 		return ws, true
 	}
@@ -242,5 +250,5 @@ func (p *Process) discard() (ws unix.WaitStatus, gone bool) {
 		_, _ = unix.Wait4(p.PID, nil, 0, nil)
 		unix.Close(fd)
 	}()
-	return ws, false
+	return notWaited, false
 }
