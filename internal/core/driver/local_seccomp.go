@@ -85,7 +85,7 @@ func compile(option string, capabilities uint64) (string, error) {
 	return base64.StdEncoding.EncodeToString(b), nil
 }
 
-// readProfile reads an operator's profile, at most 1 MiB of it.
+// readProfile reads an operator's profile of at most 1 MiB.
 func readProfile(path string) (string, error) {
 	if !filepath.IsAbs(path) {
 		return "", errors.New("use \"unconfined\", \"default\" or the absolute path of a profile")
@@ -96,7 +96,10 @@ func readProfile(path string) (string, error) {
 	}
 	defer f.Close()
 	const most = 1 << 20
-	b, err := io.ReadAll(io.LimitReader(f, most))
+	b, err := io.ReadAll(io.LimitReader(f, most+1))
+	if len(b) > most {
+		return "", fmt.Errorf("the profile is larger than %d bytes", most)
+	}
 	return string(b), err
 }
 

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -86,6 +87,7 @@ func TestSeccomp_RefusalsAreOneSentence(t *testing.T) {
 		"/proc/nothing":          "no such file or directory",
 		profile(t, "{}"):         "the profile has no rules",
 		profile(t, "no profile"): "invalid character",
+		profile(t, "{}"+strings.Repeat(" ", 1<<20)):               "the profile is larger than 1048576 bytes",
 		rule(`{"names": ["mkdir"], "action": "SCMP_ACT_NOTIFY"}`): `the action "SCMP_ACT_NOTIFY" is not supported`,
 		rule(`{"names": ["kill"], "action": "SCMP_ACT_ERRNO", "args": [{"index": 1, "value": 7,
 			"op": "SCMP_CMP_OR"}]}`): `the operator "SCMP_CMP_OR" is not supported`,
