@@ -139,9 +139,13 @@ func replace(path string, make func(temp string) error) error {
 	return errors.Join(err, discard(temp)) // discard also takes all rights from the old node
 }
 
-// exchange renames temp to path, and an existing file at path to temp.
+// exchange renames temp to path, and an existing node or link at path to temp.
 func exchange(temp, path string) error {
-	err := unix.Renameat2(unix.AT_FDCWD, temp, unix.AT_FDCWD, path, unix.RENAME_EXCHANGE)
+	info, err := os.Lstat(path)
+	if err == nil && info.IsDir() {
+		return &fs.PathError{Op: "replace", Path: path, Err: unix.EISDIR}
+	}
+	err = unix.Renameat2(unix.AT_FDCWD, temp, unix.AT_FDCWD, path, unix.RENAME_EXCHANGE)
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return os.Rename(temp, path)

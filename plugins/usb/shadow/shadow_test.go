@@ -230,11 +230,11 @@ func TestMake_SimulationGetsNoHostDevice(t *testing.T) {
 		want  string
 	}{
 		"a link to a file": {func(t *testing.T, source, victim string) { must.NoError(t, os.Symlink(victim, source)) },
-			"which no simulated stick has now"},
+			"not to the terminal of a simulated stick"},
 		"a terminal that is no longer the simulation's": {func(t *testing.T, source, victim string) {
 			_, pty := openTerminal(t)
 			must.NoError(t, os.Symlink(pty, source))
-		}, "which no simulated stick has now"},
+		}, "not to the terminal of a simulated stick"},
 		"a second name": {func(t *testing.T, source, victim string) { must.NoError(t, os.Link(victim, source)) },
 			"neither a file with one name"},
 		"a node of the machine": {func(t *testing.T, source, victim string) {
@@ -421,6 +421,16 @@ func TestNode_KeepsItsRightsIfItCannotBeReplaced(t *testing.T) {
 	must.NoError(t, d.Make(Device{Name: "d", Nodes: []Node{null("tty")}}))
 	must.ErrorIs(t, replace(d.Path("d", "tty"), func(string) error { return nil }), os.ErrNotExist)
 	wantTree(t, d, "d/", "d/tty Dcrw-rw---- 1:3 0 0")
+}
+
+func TestNode_DoesNotReplaceADirectory(t *testing.T) {
+	testsupport.NeedRoot(t)
+	d := newDir(t)
+	must.NoError(t, d.Make(Device{Name: "d", Nodes: []Node{null("tty")}}))
+	must.NoError(t, os.Remove(d.Path("d", "tty")))
+	must.NoError(t, os.Mkdir(d.Path("d", "tty"), 0o755))
+	must.ErrorIs(t, d.Make(Device{Name: "d", Nodes: []Node{null("tty")}}), unix.EISDIR)
+	wantTree(t, d, "d/", "d/tty/")
 }
 
 // Block and character devices have separate numbers: the block device 8:1 is a disk, and a character device

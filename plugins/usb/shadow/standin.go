@@ -38,7 +38,7 @@ func (n Node) standIn(path string) error {
 	}
 	switch {
 	case isLink && !n.Held(terminal): // must be after the open, because the terminal's number may be reused
-		return fmt.Errorf("%s leads to %s, which no simulated stick has now", n.Source, terminal)
+		return fmt.Errorf("%s links to %s, not to the terminal of a simulated stick", n.Source, terminal)
 	case !isLink && (st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink != 1):
 		return fmt.Errorf("%s is not a simulated node: it is neither a file with one name nor a link to a pseudo-terminal",
 			n.Source)
