@@ -109,7 +109,7 @@ func TestInputs_AreInstalledOrRefused(t *testing.T) {
 		{name: "code", config: "code = <<EOT\n" + declared + "EOT\n",
 			want: "sun-spots==1.0"},
 		{name: "script and hashes", config: byFile, files: map[string]string{"app.py": declared,
-			"r.txt": "sun-spots==1.0 --hash=sha256:" + one + "\n"}, says: "some requirements have hashes and some have none"},
+			"r.txt": "sun-spots==1.0 --hash=sha256:" + one + "\n"}, says: "those in the script can't have any"},
 		{name: "script and list", config: `requirements = ["mail-post"]`, want: "mail-post==1.2 sun-spots==1.0",
 			files: map[string]string{"app.py": declared}},
 

@@ -159,7 +159,7 @@ func (s *Set) Add(script *Set) error {
 	case script.Empty():
 		return nil
 	case s.Hashed:
-		return errors.New("some requirements have hashes and some have none: lock those that the script declares, too")
+		return errors.New("the requirements have hashes, but those in the script can't have any: move them out of the script")
 	}
 	s.Projects = append(s.Projects, script.Projects...)
 	s.Constraints = append(s.Constraints, script.Constraints...)

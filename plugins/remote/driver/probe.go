@@ -96,7 +96,10 @@ func (e *engine) tidy(ctx context.Context, endpoint string, link *host.Link) {
 		if j, err := e.nomad.job(ctx, of.Namespace, of.Job); err != nil || j == nil || !j.Stop {
 			continue
 		}
+		e.logger.Info("ending a run whose job was stopped", "run", run.TaskID)
 		_, err := shim.Change.On(ctx, link.Shim, end)
-		e.logger.Info("ending a run whose job was stopped", "run", run.TaskID, "error", err)
+		if err != nil {
+			e.logger.Warn("failed to end the run of a stopped job", "run", run.TaskID, "error", err)
+		}
 	}
 }
