@@ -63,24 +63,27 @@ func (str *stream) locked(do func()) {
 // the task if do takes longer than hangTime. label is the stream's label, or empty.
 func (o *output) mayHang(label string, do func()) {
 	var mu sync.Mutex
-	stalled, reported := false, false
-	short := time.AfterFunc(stallTime, func() {
-		mu.Lock()
-		defer mu.Unlock()
-		stalled = true
-		o.stalls(true)
-	})
-	long := time.AfterFunc(hangTime, func() {
-		mu.Lock()
-		defer mu.Unlock()
-		reported = true
+	over, stalled, reported := false, false, false
+	report := func(as *bool, tell func()) func() {
+		return func() {
+			mu.Lock()
+			defer mu.Unlock()
+			if !over { // the timer may fire just as do ends
+				*as = true
+				tell()
+			}
+		}
+	}
+	short := time.AfterFunc(stallTime, report(&stalled, func() { o.stalls(true) }))
+	long := time.AfterFunc(hangTime, report(&reported, func() {
 		o.events(label + "waits: the file system of the log directory does not respond")
-	})
+	}))
 	do()
 	short.Stop()
 	long.Stop()
 	mu.Lock()
 	defer mu.Unlock()
+	over = true
 	if reported {
 		o.events(label + "resumed")
 	}
