@@ -177,9 +177,7 @@ func (s *server) takeOver(p *process) bool {
 		p.mounts, _ = openMounts(p.identity, st.Mounts)
 		s.mu.Unlock()
 	}
-	if err := s.loop.addProcess(p); err != nil {
-		s.event(p.id, "The task can't be watched: %v", err)
-	}
+	s.loop.addProcess(p)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p.state = nil
@@ -246,7 +244,7 @@ func (s *server) finish(p *process, e *task.Exit) {
 			e.OOMKills = kills
 			e.OOMKilled = e.Signal != 0 || e.Code != 0
 		}
-		if err := s.store.SaveExit(p.id, e); err != nil {
+		if err := s.saveExit(p, e); err != nil {
 			s.event(p.id, "The exit can't be recorded yet: %v", err)
 			s.mu.Lock()
 			p.advance(unsaved)
@@ -265,15 +263,10 @@ func (s *server) finish(p *process, e *task.Exit) {
 func (s *server) saveLater(p *process, e *task.Exit) {
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		time.Sleep(wait)
-		p.sessions.RLock() // or SaveExit could recreate the directory of a destroyed task
-		over := s.phaseOf(p) == destroyed
-		if !over {
-			p.naming.Lock()
-			over = s.store.SaveExit(p.id, e) == nil
-			p.naming.Unlock()
-		}
-		p.sessions.RUnlock()
-		if over {
+		p.naming.Lock()
+		err := s.saveExit(p, e)
+		p.naming.Unlock()
+		if err == nil {
 			break
 		}
 	}
@@ -284,19 +277,28 @@ func (s *server) saveLater(p *process, e *task.Exit) {
 	s.busySince = time.Now()
 }
 
+// saveExit saves an exit, unless the task was destroyed: that would recreate its directory. The caller holds p.naming.
+func (s *server) saveExit(p *process, e *task.Exit) error {
+	if s.phaseOf(p) == destroyed {
+		return nil
+	}
+	return s.store.SaveExit(p.id, e)
+}
+
 // reap reaps a dead process and closes its descriptors. It may be called twice.
 func (s *server) reap(p *process) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if p.pidfd < 0 {
-		return
-	}
-	if p.child {
-		if pid, err := unix.Wait4(p.identity.PID, nil, unix.WNOHANG, nil); err == nil && pid == 0 {
-			go unix.Wait4(p.identity.PID, nil, 0, nil) // blocks until the debugger detaches
+	if p.pidfd >= 0 {
+		if p.child {
+			if pid, err := unix.Wait4(p.identity.PID, nil, unix.WNOHANG, nil); err == nil && pid == 0 {
+				go unix.Wait4(p.identity.PID, nil, 0, nil) // blocks until the debugger detaches
+			}
 		}
+		unix.Close(p.pidfd)
+		p.pidfd = -1
 	}
-	unix.Close(p.pidfd)
-	p.pidfd = -1
-	p.closeMounts()
+	ns := p.mounts
+	p.mounts = nil
+	s.mu.Unlock()
+	closeMounts(ns)
 }

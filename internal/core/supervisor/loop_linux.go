@@ -5,6 +5,7 @@ package supervisor
 
 import (
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -25,12 +26,26 @@ func newLoop(s *server) (*loop, error) {
 	return &loop{server: s, ep: ep, watched: map[int32]*process{}}, err
 }
 
-func (l *loop) addProcess(p *process) error {
+// addProcess watches a process until its end. If the kernel refuses another epoll entry (ENOMEM, or ENOSPC because of
+// fs.epoll.max_user_watches), it asks for the process's end once per watchTime.
+func (l *loop) addProcess(p *process) {
+	fd := p.pidfd
 	l.mu.Lock()
-	l.watched[int32(p.pidfd)] = p
+	l.watched[int32(fd)] = p
 	l.mu.Unlock()
-	return unix.EpollCtl(l.ep, unix.EPOLL_CTL_ADD, p.pidfd, event(p.pidfd))
+	if err := unix.EpollCtl(l.ep, unix.EPOLL_CTL_ADD, fd, event(fd)); err == nil {
+		return
+	}
+	l.remove(fd)
+	go func() {
+		for !task.Dead(fd, 0) {
+			time.Sleep(watchTime)
+		}
+		l.server.processEnded(p)
+	}()
 }
+
+const watchTime = 100 * time.Millisecond
 
 func event(fd int) *unix.EpollEvent {
 	return &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(fd)}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -144,10 +145,21 @@ func checkMounts(ns *os.File, saved task.MountNamespace) error {
 }
 
 // closeMounts closes the descriptor of a task's mount namespace, so that the namespace ends with the processes in it.
-// The caller holds mu.
-func (p *process) closeMounts() {
-	if p.mounts != nil {
-		p.mounts.Close()
+// The kernel then unmounts everything in the namespace, which hangs if one of its file systems does: after unmountTime,
+// closeMounts returns, and a thread waits. ns may be nil. The caller does not hold mu.
+func closeMounts(ns *os.File) {
+	if ns == nil {
+		return
 	}
-	p.mounts = nil
+	closed := make(chan struct{})
+	go func() {
+		ns.Close()
+		close(closed)
+	}()
+	select {
+	case <-closed:
+	case <-time.After(unmountTime):
+	}
 }
+
+const unmountTime = time.Second

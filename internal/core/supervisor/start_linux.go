@@ -179,7 +179,8 @@ func (s *server) follow(p *process, proc *launch.Process) error {
 	s.mu.Lock()
 	p.pidfd, p.child = proc.TakePidFD(), true
 	s.mu.Unlock()
-	return s.loop.addProcess(p)
+	s.loop.addProcess(p)
+	return nil
 }
 
 // fork starts the launcher in the process's cgroup.
@@ -259,8 +260,8 @@ func (s *server) abandon(p *process) {
 	s.closeOutput(p)
 	_ = p.group.Remove()
 	_ = s.store.Remove(p.id)
+	s.reap(p)
 	s.mu.Lock()
-	p.closeMounts()
 	delete(s.processes, p.id)
 	slog.Debug("forgotten", "id", p.id)
 	s.busySince = time.Now()

@@ -78,6 +78,9 @@ func (s *server) kill(id string) error {
 
 // killAll kills every process of a task. With a cgroup, it returns when none is left.
 func (s *server) killAll(p *process) error {
+	if s.hasPassedOn(p) {
+		return nil
+	}
 	if p.group.Mode != cgroup.None {
 		return s.killGroup(p.group)
 	}
@@ -86,6 +89,22 @@ func (s *server) killAll(p *process) error {
 		return nil
 	}
 	return err
+}
+
+// hasPassedOn reports whether a later run of the task uses the cgroup of p, whose process has ended. An agent that is
+// killed just after a restart recovers the run before the restart, and destroys it.
+func (s *server) hasPassedOn(p *process) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.group.Mode == cgroup.None || p.phase.mayRun() {
+		return false
+	}
+	for _, other := range s.processes {
+		if other != p && other.task == nil && other.run == p.run && other.identity.PID != 0 && other.phase.mayRun() {
+			return true
+		}
+	}
+	return false
 }
 
 // killGroup kills the processes of a cgroup and waits until it is empty, which is nearly always immediate. The
@@ -141,8 +160,10 @@ func (s *server) destroyTask(id string) error {
 	s.closeOutput(p)
 	s.enders.acquire()
 	defer s.enders.release()
-	if err := p.group.Remove(); err != nil {
-		return fmt.Errorf("failed to remove the cgroup: %w", err)
+	if !s.hasPassedOn(p) {
+		if err := p.group.Remove(); err != nil {
+			return fmt.Errorf("failed to remove the cgroup: %w", err)
+		}
 	}
 	record, err := s.store.Retire(id)
 	if err != nil {

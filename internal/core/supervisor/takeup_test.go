@@ -284,3 +284,27 @@ func TestTakeUp_KeepsAnExitThatIsBeingSaved(t *testing.T) {
 	left := tree(filepath.Join(h.store.Dir, "tasks"))
 	test.False(t, len(left) > 1, test.Sprintf("left behind: %v", left))
 }
+
+// An agent that is killed just after a restart knows only the run before: it recovers that run, gets its exit and
+// destroys it.
+func TestDestroy_SparesALaterRunOfTheTask(t *testing.T) {
+	h := newHost(t, withCgroup)
+	first := h.client()
+	mark := filepath.Join(h.dir, "mark")
+	st := h.shell("if [ -e " + mark + " ]; then exec sleep 1000; fi; touch " + mark + "; exit 7")
+	ran := h.launch(first, st)
+	h.ends(first, st.ID, task.Exit{Code: 7})
+	must.NoError(t, h.store.Claim(st.ID))
+	h.destroy(first, st.ID)
+	later := h.launch(first, again(st, 1))
+
+	second := h.client()
+	_, err := second.Adopt(ctx(t), ran)
+	must.NoError(t, err)
+	h.ends(second, st.ID, task.Exit{Code: 7})
+	h.destroy(second, st.ID)
+	must.Nil(t, first.Exit(later.ID), must.Sprint("the later run ended"))
+	must.NoError(t, first.Signal(ctx(t), later.ID, unix.SIGTERM, task.KillProcess))
+	h.ends(first, later.ID, task.Exit{Signal: int(unix.SIGTERM)})
+	h.destroy(first, later.ID)
+}

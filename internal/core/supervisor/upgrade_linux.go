@@ -70,6 +70,7 @@ func (s *server) upgrade(build string, with *surroundings, files []*os.File) err
 	for _, fd := range keep {
 		unix.CloseOnExec(fd)
 	}
+	_ = unix.SetNonblock(o.Listener, true) // File and Fd cleared the flag, which s.listener shares
 	raiseNoFile()
 	return err
 }
