@@ -10,9 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// soPeerPidFD is SO_PEERPIDFD of asm-generic/socket.h, since Linux 6.5.
-const soPeerPidFD = 77
-
 // ErrPeerGone means that the process at the other end has ended.
 var ErrPeerGone = errors.New("the process at the other end has ended")
 
@@ -35,7 +32,7 @@ func (t *Transport) KillPeer() (*os.File, error) {
 }
 
 func (t *Transport) peerPidFD() (fd int, err error) {
-	cerr := t.control(func(sock int) { fd, err = unix.GetsockoptInt(sock, unix.SOL_SOCKET, soPeerPidFD) })
+	cerr := t.control(func(sock int) { fd, err = unix.GetsockoptInt(sock, unix.SOL_SOCKET, unix.SO_PEERPIDFD) })
 	if cerr != nil {
 		return -1, cerr
 	}
