@@ -23,6 +23,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/logs"
 	"github.com/outrider-dev/outrider/internal/core/supervisor"
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
 // errLost means that the supervisor was replaced while a command ran in a task. Commands end with
@@ -77,7 +78,7 @@ func start(
 	started := make(chan result, 1)
 	go func() {
 		ended, err := client.Exec(calls, id, spec, stdio)
-		closeFiles(stdio[:])
+		wire.CloseAll(stdio[:])
 		started <- result{ended, err}
 	}()
 	select {
@@ -228,15 +229,6 @@ func (s *streams) resize(size drivers.TerminalSize) {
 }
 
 func (s *streams) close() {
-	closeFiles(s.theirs[:])
-	closeFiles([]*os.File{s.stdin, s.stdout, s.stderr})
-}
-
-// closeFiles closes all files. A second call is harmless.
-func closeFiles(files []*os.File) {
-	for _, f := range files {
-		if f != nil {
-			f.Close()
-		}
-	}
+	wire.CloseAll(s.theirs[:])
+	wire.CloseAll([]*os.File{s.stdin, s.stdout, s.stderr})
 }
