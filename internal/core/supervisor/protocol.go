@@ -69,7 +69,6 @@ type ExecSpec struct {
 	Session string   `json:"session"` // chosen by the client, unique
 	Path    string   `json:"path"`
 	Args    []string `json:"args,omitempty"`
-	Dir     string   `json:"dir,omitempty"`
 	TTY     bool     `json:"tty,omitempty"` // fd 0 becomes the controlling terminal
 }
 

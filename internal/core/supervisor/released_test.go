@@ -137,8 +137,7 @@ func recordProtocol(t *testing.T, dir string) {
 	say(0, request{Op: opLaunch, State: st})
 	h.waitOutput(&task.State{Task: "web", Output: task.Output{AllocDir: h.dir + "/alloc"}}, "ready")
 	say(0, request{Op: opAdopt, State: st})
-	say(1, request{Op: opExec, ID: id, Exec: &ExecSpec{Session: "s1", Path: "/bin/sh", Args: []string{"-c", "exit 3"},
-		Dir: "/"}})
+	say(1, request{Op: opExec, ID: id, Exec: &ExecSpec{Session: "s1", Path: "/bin/sh", Args: []string{"-c", "exit 3"}}})
 	say(1, request{Op: opSignal, ID: id, Signal: int(unix.SIGTERM), Mode: task.KillProcess})
 	say(0, request{Op: opSignal, ID: id, Signal: int(unix.SIGTERM), Mode: task.KillProcess})
 	say(0, request{Op: opAdopt, State: st})

@@ -339,9 +339,6 @@ func (s *server) execute(p *process, req *request, files []*os.File) error {
 	}
 	cmd := st.Command
 	cmd.Path, cmd.Args = req.Exec.Path, req.Exec.Args
-	if req.Exec.Dir != "" {
-		cmd.Dir = req.Exec.Dir
-	}
 	spec := launch.Spec{TTY: req.Exec.TTY}
 	if cmd.OwnMounts() || st.Mounts != nil && *st.Mounts != s.mounts {
 		ns, err := s.mountsOf(p.task, st.Mounts)
