@@ -166,12 +166,6 @@ func (s *server) takeOver(p *process) bool {
 	}
 	p.child = isChild(p.identity)
 	p.pidfd = fd
-	if st.Mounts == nil && p.child && !st.Command.OwnMounts() { // this process started it, in a version without Mounts
-		st.Mounts = &s.mounts
-		if err := s.store.Save(st); err != nil {
-			s.event(p.id, "Failed to save the task's state: %v", err)
-		}
-	}
 	if st.Mounts != nil && *st.Mounts != s.mounts { // open the namespace with the task in it; mountsOf reports a failure
 		s.mu.Lock()
 		p.mounts, _ = openMounts(p.identity, st.Mounts)
