@@ -102,7 +102,8 @@ func TestStream_WaitsForAFullDisk(t *testing.T) {
 
 func TestStream_DropsAndCountsAfterTheGracePeriod(t *testing.T) {
 	alloc, logs := smallDisk(t, 256<<10)
-	task, s := openStream(t, Config{AllocDir: alloc, Grace: 5 * time.Second})
+	task, s := openStream(t, Config{AllocDir: alloc})
+	s.stall.grace = 5 * time.Second
 	free := fill(t, logs, 4<<10)
 	data := text(3<<20, 100)
 	left := data
@@ -204,8 +205,9 @@ func TestStream_RealTaskOutlivesAFullDisk(t *testing.T) {
 	must.NoError(t, err)
 	fd, err := OpenReadEnd(path)
 	must.NoError(t, err)
-	s, err := Open(fd, Config{AllocDir: alloc, Name: "web.stdout", Grace: 300 * time.Millisecond})
+	s, err := Open(fd, Config{AllocDir: alloc, Name: "web.stdout"})
 	must.NoError(t, err)
+	s.stall.grace = 300 * time.Millisecond
 	defer s.Close()
 	task := helper(t, "lines", "20000", "100", "0") // 2 MB
 	task.Stdout = out

@@ -14,9 +14,9 @@ import (
 // the output is dropped, since a gap in the log is better than a task that hangs indefinitely. All
 // dropped bytes are counted.
 const (
-	retryEvery   = time.Second
-	defaultGrace = 10 * time.Second
-	quietFor     = time.Minute
+	retryEvery = time.Second
+	graceTime  = 10 * time.Second
+	quietFor   = time.Minute
 )
 
 type stall struct {

@@ -27,9 +27,6 @@ type Config struct {
 	// MaxFileSize is the size in bytes at which files are rotated; 0 means 10 MiB, as in Nomad.
 	// Files end at the end of a line if possible (see cut).
 	MaxFileSize int64
-
-	// Grace is the time after which output for an unwritable file is dropped; 0 means 10 s.
-	Grace time.Duration
 }
 
 // Next tells an event loop when to call a stream again.
@@ -66,7 +63,6 @@ type Stream struct {
 	pace  pace
 	stall stall
 
-	eager    bool      // for benchmarks: Pump does not wait for more output
 	widened  bool      // widePipe was requested as the pipe's capacity
 	noSplice bool      // the file system does not support splice(2)
 	stuck    time.Time // the last rotation failed; do not retry before this time
@@ -86,23 +82,17 @@ func Open(fifo int, cfg Config) (*Stream, error) {
 	if cfg.Name == "" || strings.ContainsAny(cfg.Name, "/\x00") {
 		return nil, fmt.Errorf("failed to open log: %q is not a file name", cfg.Name)
 	}
-	if cfg.MaxFiles < 0 || cfg.MaxFileSize < 0 || cfg.Grace < 0 {
-		return nil, errors.New("failed to open log: a limit is negative")
-	}
 	if cfg.MaxFiles == 0 {
 		cfg.MaxFiles = 10
 	}
 	if cfg.MaxFileSize == 0 {
 		cfg.MaxFileSize = 10 << 20
 	}
-	if cfg.Grace == 0 {
-		cfg.Grace = defaultGrace
-	}
 	s := &Stream{
 		fifo:  fifo,
 		limit: cfg.MaxFileSize,
 		files: files{allocDir: cfg.AllocDir, name: cfg.Name, max: cfg.MaxFiles, dir: -1, file: -1},
-		stall: stall{label: label(cfg.Name), grace: cfg.Grace},
+		stall: stall{label: label(cfg.Name), grace: graceTime},
 	}
 	return s, s.files.open()
 }
@@ -124,10 +114,8 @@ func (s *Stream) Pump(now time.Time) Result {
 		}
 		return Result{Next: Wait}
 	}
-	if !s.eager {
-		if at, later := s.pace.later(now, queued); later {
-			return Result{Next: Later, At: at}
-		}
+	if at, later := s.pace.later(now, queued); later {
+		return Result{Next: Later, At: at}
 	}
 	if queued >= nearlyFull && !s.widened {
 		s.widened = true

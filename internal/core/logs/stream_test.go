@@ -360,7 +360,6 @@ func TestOpen_RefusesBadConfigs(t *testing.T) {
 		"a relative directory": {AllocDir: "alloc", Name: "web.stdout"},
 		"a name with a slash":  {AllocDir: "/", Name: "../web.stdout"},
 		"no name":              {AllocDir: "/"},
-		"a negative size":      {AllocDir: "/", Name: "web.stdout", MaxFileSize: -1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if s, err := Open(-1, cfg); err == nil || s != nil {
