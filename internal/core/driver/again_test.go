@@ -351,6 +351,6 @@ func TestStopTask_StartsNoSupervisorForADestroyedTask(t *testing.T) {
 		must.NoError(t, unix.Kill(pid, unix.SIGKILL))
 	}
 	testsupport.Eventually(t, "the supervisor is gone", func() bool { return len(supervisors(store)) == 0 })
-	must.NoError(t, h.task.(Stopper).Stop(t.Context(), time.Second, ""))
+	must.NoError(t, h.task.Stop(t.Context(), time.Second, ""))
 	test.SliceEmpty(t, supervisors(store))
 }

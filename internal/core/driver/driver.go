@@ -4,7 +4,6 @@
 package driver
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -305,29 +304,7 @@ func (d *Driver) StopTask(id string, timeout time.Duration, signal string) error
 	}
 	d.logger.Debug("stopping task", "task", id, "signal", signal, "timeout", timeout)
 	defer h.stopping()()
-	if t, ok := h.task.(Stopper); ok {
-		return t.Stop(d.ctx, timeout, signal)
-	}
-	return stop(d.ctx, h.task, timeout, signal)
-}
-
-func stop(ctx context.Context, t Task, timeout time.Duration, signal string) error {
-	err := t.Signal(ctx, cmp.Or(signal, "SIGINT"))
-	select {
-	case <-t.Ended():
-		return nil
-	case <-time.After(timeout):
-	}
-	err = errors.Join(err, t.Signal(ctx, "SIGKILL"))
-	if err != nil {
-		return fmt.Errorf("failed to stop task: %w", err)
-	}
-	select {
-	case <-t.Ended():
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return h.task.Stop(d.ctx, timeout, signal)
 }
 
 // DestroyTask is part of drivers.DriverPlugin. It also accepts an id that this process has never

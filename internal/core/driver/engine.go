@@ -83,7 +83,7 @@ type Start struct {
 
 // Task is one run of a task in an engine. It is used until Engine.Destroy; Ended, Exit and AfterEnd
 // are used after that too, and can be implemented by embedding Ending. A Task may also be a
-// Stopper, Saver, Claimer and Describer, and either a Sampler and Executor, or a Forwarder.
+// Saver, Claimer and Describer, and either a Sampler and Executor, or a Forwarder.
 type Task interface {
 	// Ended returns a channel that is closed when the task has ended. Exit is nil if the exit is unknown.
 	Ended() <-chan struct{}
@@ -96,6 +96,10 @@ type Task interface {
 	// Signal sends a signal to the main process. signal is a name of signal(7). After SIGKILL the task
 	// ends.
 	Signal(ctx context.Context, signal string) error
+
+	// Stop sends the signal (if empty, the engine's default), kills the remaining processes at the
+	// timeout, and returns when none is left. After an error, Nomad retries for minutes.
+	Stop(ctx context.Context, timeout time.Duration, signal string) error
 }
 
 // Ending implements Ended, Exit and AfterEnd of Task by embedding. The zero value is a running task.
@@ -139,14 +143,6 @@ func (e *Ending) End(exit *task.Exit) {
 		e.exit = exit
 		e.end()
 	}
-}
-
-// Stopper is a Task that implements its own stop. Other tasks get the signal, by default SIGINT,
-// and SIGKILL at the timeout.
-type Stopper interface {
-	// Stop sends the signal (if empty, the engine's default), kills the remaining processes at the
-	// timeout, and returns when none is left. After an error, Nomad retries for minutes.
-	Stop(ctx context.Context, timeout time.Duration, signal string) error
 }
 
 // Saver is a Task that Recover can't find by its id alone.

@@ -4,9 +4,11 @@
 package driver_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 
@@ -58,5 +60,17 @@ func (g *goroutine) Signal(_ context.Context, signal string) error {
 	case g.signals <- signal: // the function takes it
 	case <-g.Ended():
 	}
+	return nil
+}
+
+func (g *goroutine) Stop(ctx context.Context, timeout time.Duration, signal string) error {
+	_ = g.Signal(ctx, cmp.Or(signal, "SIGINT"))
+	select {
+	case <-g.Ended():
+		return nil
+	case <-time.After(timeout):
+	}
+	_ = g.Signal(ctx, "SIGKILL")
+	<-g.Ended()
 	return nil
 }

@@ -20,7 +20,7 @@ import (
 // defaultSignal stops a task whose job has no kill_signal, as in Nomad's own process drivers.
 const defaultSignal = unix.SIGINT
 
-// Stop is part of Stopper.
+// Stop is part of Task.
 func (t *localTask) Stop(ctx context.Context, timeout time.Duration, signal string) error {
 	sig := defaultSignal
 	if signal != "" {

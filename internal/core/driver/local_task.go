@@ -46,7 +46,6 @@ var (
 	_ Executor  = (*localTask)(nil)
 	_ Sampler   = (*localTask)(nil)
 	_ Saver     = (*localTask)(nil)
-	_ Stopper   = (*localTask)(nil)
 )
 
 // savedTask is the part of a task's handle that Nomad stores. Fields are only ever added.

@@ -84,7 +84,6 @@ var (
 	_ core.Describer = (*remoteTask)(nil)
 	_ core.Forwarder = (*remoteTask)(nil)
 	_ core.Saver     = (*remoteTask)(nil)
-	_ core.Stopper   = (*remoteTask)(nil)
 )
 
 // Saved implements core.Saver.
@@ -327,7 +326,7 @@ func (t *remoteTask) connected() (*host.Link, error) {
 // stopGrace is how long, after the kill timeout, a stop waits for an unreachable host.
 const stopGrace = 30 * time.Second
 
-// Stop implements core.Stopper. It ends the run or releases it for the next allocation, depending on why Nomad stops
+// Stop implements core.Task. It ends the run or releases it for the next allocation, depending on why Nomad stops
 // the task. An unreachable host gets the stop as soon as it is connected again, even if Stop has returned an error.
 func (t *remoteTask) Stop(ctx context.Context, timeout time.Duration, signal string) error {
 	if t.isTaken() {

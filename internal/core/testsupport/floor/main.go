@@ -7,6 +7,7 @@ package main
 
 import (
 	"context"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/plugins/drivers"
@@ -52,4 +53,8 @@ type idle struct{ driver.Ending }
 func (i *idle) Signal(context.Context, string) error {
 	i.End(&task.Exit{})
 	return nil
+}
+
+func (i *idle) Stop(ctx context.Context, _ time.Duration, signal string) error {
+	return i.Signal(ctx, signal)
 }
