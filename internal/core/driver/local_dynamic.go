@@ -46,7 +46,7 @@ func (l *local) knownUser(run, storeDir string) string {
 	if name != "" {
 		return name
 	}
-	states, _, _ := task.Store{Dir: storeDir}.List() // an unreadable state has no user
+	states, _ := task.Store{Dir: storeDir}.List() // an unreadable state has no user
 	for _, st := range states {
 		if st.DynamicUser && runOf(st.AllocID, st.Task) == run {
 			return dynamicName(st)

@@ -39,7 +39,7 @@ func (l *local) sweep(ctx context.Context) (removed []string) {
 		l.logger.Warn("failed to look for abandoned tasks", "error", err)
 	}
 	for _, dir := range dirs {
-		states, _, err := task.Store{Dir: dir}.List()
+		states, err := task.Store{Dir: dir}.List()
 		if err != nil {
 			continue
 		}

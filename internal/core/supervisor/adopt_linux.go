@@ -23,7 +23,7 @@ const adopters = 8
 // register adds every task on disk to s.processes, so that calls for a task wait for its adoption. The caller must
 // pass the result to adoptAll.
 func (s *server) register() ([]*process, error) {
-	states, _, err := s.store.List()
+	states, err := s.store.List()
 	if err != nil {
 		return nil, err
 	}

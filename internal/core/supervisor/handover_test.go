@@ -29,7 +29,7 @@ func TestHandOver_DoesNotRecreateADestroyedTask(t *testing.T) {
 	h.destroy(c, st.ID)
 	places.release()
 	<-over
-	states, _, err := h.store.List()
+	states, err := h.store.List()
 	must.NoError(t, err)
 	must.Len(t, 1, states)
 	test.Eq(t, other.ID, states[0].ID)

@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"hash/fnv"
 	"io/fs"
 	"os"
@@ -128,15 +127,14 @@ func (s Store) SaveExit(id string, e *Exit) error {
 // LoadExit returns how a task ended, or nil if no exit is recorded or the record is unreadable. It
 // also finds the record of a retired task.
 func (s Store) LoadExit(id string) *Exit {
-	var e Exit
 	b, err := os.ReadFile(s.Record(id))
 	if errors.Is(err, fs.ErrNotExist) {
 		b, err = os.ReadFile(s.retired(id))
 	}
-	if err != nil || decodeExit(b, &e) != nil {
+	if err != nil {
 		return nil
 	}
-	return &e
+	return decodeExit(b)
 }
 
 func encodeExit(e Exit) ([]byte, error) {
@@ -153,17 +151,22 @@ func encodeExit(e Exit) ([]byte, error) {
 	}
 }
 
-func decodeExit(record []byte, e *Exit) error {
+// decodeExit returns nil if the record has no exit or is damaged.
+func decodeExit(record []byte) *Exit {
 	if len(record) < exitAt+exitHeader {
-		return ErrBadState
+		return nil
 	}
 	record = record[exitAt:]
 	n, want := binary.LittleEndian.Uint32(record), binary.LittleEndian.Uint64(record[4:])
 	record = record[exitHeader:]
 	if n == 0 || uint64(n) > uint64(len(record)) || sum(record[:n]) != want {
-		return fmt.Errorf("%w: the record of its exit is damaged", ErrBadState)
+		return nil
 	}
-	return json.Unmarshal(record[:n], e)
+	var e Exit
+	if json.Unmarshal(record[:n], &e) != nil {
+		return nil
+	}
+	return &e
 }
 
 func sum(b []byte) uint64 {

@@ -110,10 +110,6 @@ const (
 // ErrNoState is returned for a task without a state file.
 var ErrNoState = errors.New("no state of this task on disk")
 
-// ErrBadState is returned if a task's state file exists but is not a valid State: truncated, or
-// written by a newer version.
-var ErrBadState = errors.New("state of this task is unreadable")
-
 // DefaultDir is the directory of root's stores, unless the operator configures another. It is removed with the last
 // store.
 const DefaultDir = "/run/outrider"
@@ -150,8 +146,8 @@ func (s Store) Save(st *State) error {
 	return writeJSON(filepath.Join(s.TaskDir(st.ID), "task.json"), st)
 }
 
-// Load reads a task's state. The error is ErrNoState if the state is missing, and ErrBadState if
-// it cannot be read.
+// Load reads a task's state. The error is ErrNoState if the state is missing, and another one if it
+// cannot be read: truncated, or written by a newer version.
 func (s Store) Load(id string) (*State, error) { return loadState(s.TaskDir(id)) }
 
 // unclaimed is the name of the marker file of a run that no agent has recorded.
@@ -205,15 +201,15 @@ func (s Store) place(dir, id string) error {
 	return err
 }
 
-// List returns the states of all tasks, and separately the directories whose state cannot be read.
-// It completes an interrupted Rename.
-func (s Store) List() (states []*State, unreadable []string, err error) {
+// List returns the states of all tasks. It leaves out a state that cannot be read, and completes an
+// interrupted Rename.
+func (s Store) List() (states []*State, err error) {
 	entries, err := os.ReadDir(filepath.Join(s.Dir, "tasks"))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, nil
+		return nil, nil
 	}
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	for _, e := range entries {
 		dir := filepath.Join(s.Dir, "tasks", e.Name())
@@ -223,11 +219,9 @@ func (s Store) List() (states []*State, unreadable []string, err error) {
 		}
 		if err == nil {
 			states = append(states, st)
-		} else {
-			unreadable = append(unreadable, dir)
 		}
 	}
-	return states, unreadable, nil
+	return states, nil
 }
 
 // Remove deletes all files of a task. A task without files is not an error.
@@ -262,9 +256,9 @@ func loadState(dir string) (*State, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, ErrNoState
 	case err != nil:
-		return nil, fmt.Errorf("%w: %w", ErrBadState, err)
+		return nil, fmt.Errorf("state of this task is unreadable: %w", err)
 	case st.Version > StateVersion || st.ID == "":
-		return nil, fmt.Errorf("%w: version %d is unknown, or the id is missing", ErrBadState, st.Version)
+		return nil, fmt.Errorf("state of this task is unreadable: version %d is unknown, or the id is missing", st.Version)
 	}
 	return &st, nil
 }
