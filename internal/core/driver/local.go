@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -29,16 +30,22 @@ type local struct {
 	logger hclog.Logger
 	ctx    context.Context // of the driver
 
+	settings atomic.Pointer[settings]
+
 	mu      sync.Mutex
-	options PluginOptions
-	root    string // <state_dir>/<name>, with one store for each agent
-	denied  denied
-	compute cpustats.Compute
 	clients map[string]*supervisor.Client // by store directory; usually one
 	tasks   map[string]*localTask         // by id; they get the events and exits from the clients
 	starts  map[string]chan struct{}      // by allocation and task: closed when the start is over
 	users   map[string]string             // of recovered tasks, by allocation and task: see rememberUser
 	swept   time.Time                     // when abandoned tasks were last searched for
+}
+
+// settings are those of the last configuration.
+type settings struct {
+	options PluginOptions
+	root    string // <state_dir>/<name>, with one store for each agent; empty before SetConfig
+	denied  denied
+	compute cpustats.Compute
 }
 
 var (
@@ -48,11 +55,13 @@ var (
 )
 
 func newLocal(ctx context.Context, logger hclog.Logger, name string) *local {
-	return &local{
-		name: name, logger: logger, ctx: ctx, options: defaultPluginOptions(),
+	l := &local{
+		name: name, logger: logger, ctx: ctx,
 		clients: map[string]*supervisor.Client{}, tasks: map[string]*localTask{}, starts: map[string]chan struct{}{},
 		users: map[string]string{},
 	}
+	l.settings.Store(&settings{options: defaultPluginOptions()})
+	return l
 }
 
 // configure has no effect outside of this process.
@@ -81,12 +90,11 @@ func (l *local) configure(o PluginOptions, agent *base.AgentConfig) error {
 	if err != nil {
 		return err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.options, l.denied, l.root = o, deny, root
+	now := &settings{options: o, root: root, denied: deny, compute: l.settings.Load().compute}
 	if agent != nil && agent.Driver != nil {
-		l.compute = agent.Compute()
+		now.compute = agent.Compute()
 	}
+	l.settings.Store(now)
 	return nil
 }
 
@@ -97,14 +105,9 @@ func (l *local) Capabilities(c *drivers.Capabilities) {
 	if canMount() {
 		c.MountConfigs = drivers.MountConfigSupportAll
 	}
-	c.DynamicWorkloadUsers = l.config().DynamicUsers
-	c.DisableLogCollection = l.config().LogCollection == string(task.CollectorDriver)
-}
-
-func (l *local) config() PluginOptions {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.options
+	options := l.settings.Load().options
+	c.DynamicWorkloadUsers = options.DynamicUsers
+	c.DisableLogCollection = options.LogCollection == string(task.CollectorDriver)
 }
 
 // Close closes the connections to the supervisors. Tasks and supervisors keep running.
@@ -143,7 +146,7 @@ func (l *local) Destroy(ctx context.Context, id string) error {
 	if t := l.task(id); t != nil {
 		return t.destroy(ctx)
 	}
-	dirs, err := stores(l.stateRoot())
+	dirs, err := stores(l.settings.Load().root)
 	if err != nil {
 		return err
 	}
@@ -219,12 +222,6 @@ func (l *local) release(id string) {
 	if t != nil {
 		t.abandon()
 	}
-}
-
-func (l *local) stateRoot() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.root
 }
 
 func shortID(nodeID string) string {

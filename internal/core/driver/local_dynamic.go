@@ -24,7 +24,7 @@ import (
 // userOf returns the user of a task that is about to start, in the format of a job; empty is the agent's own.
 func (l *local) userOf(s *Start, storeDir string) (string, error) {
 	name := s.Task.User
-	if name == "" && l.config().DynamicUsers {
+	if name == "" && l.settings.Load().options.DynamicUsers {
 		name = l.knownUser(runOf(s.Task.AllocID, s.Task.Name), storeDir)
 		if name == "" {
 			return "", errors.New("the agent was restarted and no longer knows the task's dynamic user: " +

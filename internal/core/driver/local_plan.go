@@ -54,9 +54,8 @@ func (l *local) plan(ctx context.Context, s *Start, t *localTask) (notes []strin
 	if c, ok := s.Config.(interface{ taskOptions() *TaskOptions }); ok {
 		o = *c.taskOptions()
 	}
-	l.mu.Lock()
-	deny := l.denied
-	l.mu.Unlock()
+	set := l.settings.Load()
+	deny, plugin := set.denied, set.options
 	forTask := deny
 	forTask.env = slices.Concat(deny.env, o.DeniedEnvvars)
 	user, err := l.userOf(s, t.storeDir)
@@ -71,7 +70,6 @@ func (l *local) plan(ctx context.Context, s *Start, t *localTask) (notes []strin
 	if err != nil {
 		return nil, err
 	}
-	plugin := l.config()
 	base.Isolation, err = isolation(plugin, o, cfg)
 	if err != nil {
 		return nil, err
@@ -134,10 +132,7 @@ func (l *local) plan(ctx context.Context, s *Start, t *localTask) (notes []strin
 
 // LocalUser is account.Resolve for a task of the local engine: it also refuses a user that the operator denies.
 func (d *Driver) LocalUser(field string) (*account.Account, error) {
-	d.local.mu.Lock()
-	deny := d.local.denied
-	d.local.mu.Unlock()
-	return deny.resolve(field, nil)
+	return d.local.settings.Load().denied.resolve(field, nil)
 }
 
 // limitsOf returns the limits of a task, and its cgroup.

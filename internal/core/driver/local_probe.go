@@ -19,8 +19,9 @@ import (
 // Probe is part of Prober.
 func (l *local) Probe(ctx context.Context) (Node, error) {
 	removed := l.sweep(ctx)
-	if root := l.stateRoot(); root != "" {
-		if err := owned(root); err != nil {
+	set := l.settings.Load()
+	if set.root != "" {
+		if err := owned(set.root); err != nil {
 			return Node{}, err
 		}
 	}
@@ -33,7 +34,7 @@ func (l *local) Probe(ctx context.Context) (Node, error) {
 	if !root {
 		missing = append(missing, "the agent is not root, so tasks run as the agent's user")
 	}
-	options, abi := l.config(), landlock.ABI()
+	options, abi := set.options, landlock.ABI()
 	limit := unveilLimit(options, abi)
 	switch {
 	case limit != "" && options.Unveil == unveilStrict:

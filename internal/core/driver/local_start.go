@@ -16,7 +16,8 @@ import (
 
 // Start is part of Engine.
 func (l *local) Start(ctx context.Context, s *Start) (Task, error) {
-	t := &localTask{engine: l, id: s.Task.ID, storeDir: filepath.Join(l.stateRoot(), s.Task.NodeID), event: s.Event}
+	storeDir := filepath.Join(l.settings.Load().root, s.Task.NodeID)
+	t := &localTask{engine: l, id: s.Task.ID, storeDir: storeDir, event: s.Event}
 	notes, err := l.plan(ctx, s, t)
 	if err != nil {
 		return nil, err

@@ -19,10 +19,9 @@ import (
 
 // Stats is part of Sampler.
 func (t *localTask) Stats(context.Context) (*drivers.TaskResourceUsage, error) {
-	topology := t.engine.topology() // first: the engine's lock must not be acquired while holding a task's
 	t.mu.Lock()
 	if t.sampler == nil {
-		t.sampler = newSampler(topology)
+		t.sampler = newSampler(t.engine.settings.Load().compute)
 	}
 	s, group, main := t.sampler, t.state.Group, t.state.Identity
 	t.mu.Unlock()
@@ -34,12 +33,6 @@ func (t *localTask) Stats(context.Context) (*drivers.TaskResourceUsage, error) {
 		return nil, nil // the cgroup is gone
 	}
 	return u, err
-}
-
-func (l *local) topology() cpustats.Compute {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.compute
 }
 
 // sampler measures a task. It turns the kernel's counters into Nomad's percentages, which need two samples.

@@ -81,22 +81,3 @@ func TestSampler_SumsProcessesWithoutACgroup(t *testing.T) {
 		return cpu.UserMode > cpu.SystemMode && cpu.Percent > 0 && mem.RSS > 0
 	})
 }
-
-// releaseEarlier acquires the engine's lock and then a task's: the opposite order could deadlock.
-func TestLocalTask_AcquiresTheEnginesLockBeforeItsOwn(t *testing.T) {
-	l := newLocal(t.Context(), nullLogger, "test-driver")
-	lt := &localTask{engine: l, state: &task.State{}}
-	l.mu.Lock()
-	sampled := make(chan struct{})
-	go func() {
-		defer close(sampled)
-		_, _ = lt.Stats(t.Context())
-	}()
-	for range 20 { // Stats waits for the engine's lock, and may hold the task's lock only for a moment
-		time.Sleep(time.Millisecond)
-		testsupport.Eventually(t, "the task is not locked", lt.mu.TryLock)
-		lt.mu.Unlock()
-	}
-	l.mu.Unlock()
-	await(t, "the sample", sampled)
-}

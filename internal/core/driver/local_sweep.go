@@ -24,12 +24,12 @@ const sweepEvery = 10 * time.Minute
 // agent knows of is removed even while it is running, if its allocation directory no longer exists:
 // the job was stopped before another agent asked for this run.
 func (l *local) sweep(ctx context.Context) (removed []string) {
+	root := l.settings.Load().root
 	l.mu.Lock()
-	due := time.Since(l.swept) >= sweepEvery && l.root != ""
+	due := time.Since(l.swept) >= sweepEvery && root != ""
 	if due {
 		l.swept = time.Now()
 	}
-	root := l.root
 	l.mu.Unlock()
 	if !due {
 		return nil

@@ -52,7 +52,7 @@ func TestStores_SkipsDirectoriesThatAnotherUserCanReplace(t *testing.T) {
 	test.ErrorContains(t, err, want, test.Sprint("the configuration is accepted"))
 	d := New(context.Background(), nullLogger, testPlugin(testInstance{}))
 	defer d.Close()
-	d.local.root = root
+	d.local.settings.Store(&settings{options: defaultPluginOptions(), root: root})
 	_, _, err = d.probe(t.Context())
 	test.ErrorContains(t, err, want, test.Sprint("the driver is healthy"))
 	test.ErrorContains(t, d.DestroyTask("a/b/c", true), want,
