@@ -13,6 +13,8 @@ import (
 
 	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/outrider-dev/outrider/internal/core/fingerprint"
 )
 
 // TaskStats is part of drivers.DriverPlugin: it sends a value immediately, then one per interval,
@@ -52,7 +54,7 @@ func (d *Driver) sample(ctx context.Context, h *handle) *drivers.TaskResourceUsa
 type sampling struct {
 	mu      sync.Mutex
 	streams map[*statsStream]bool
-	changed chan struct{} // a stream was added, or may be over
+	changed fingerprint.Kicker // a stream was added, or may be over
 }
 
 // statsStream is one call of TaskStats.
@@ -65,7 +67,7 @@ type statsStream struct {
 }
 
 func newSampling() sampling {
-	return sampling{streams: map[*statsStream]bool{}, changed: make(chan struct{}, 1)}
+	return sampling{streams: map[*statsStream]bool{}, changed: fingerprint.NewKicker()}
 }
 
 func (s *sampling) add(ctx context.Context, h *handle, interval time.Duration) <-chan *drivers.TaskResourceUsage {
@@ -73,20 +75,13 @@ func (s *sampling) add(ctx context.Context, h *handle, interval time.Duration) <
 	s.mu.Lock()
 	s.streams[stream] = true
 	s.mu.Unlock()
-	stop := h.task.AfterEnd(s.change)
+	stop := h.task.AfterEnd(s.changed.Kick)
 	context.AfterFunc(ctx, func() {
 		stop()
-		s.change()
+		s.changed.Kick()
 	})
-	s.change()
+	s.changed.Kick()
 	return stream.out
-}
-
-func (s *sampling) change() {
-	select {
-	case s.changed <- struct{}{}:
-	default:
-	}
 }
 
 // run takes samples until ctx ends.
