@@ -28,9 +28,6 @@ type Driver struct {
 	// Exe is the plugin's binary. If it is empty, this test binary is the plugin: see Main.
 	Exe string
 
-	// Env is added to the environment of this process for the plugin.
-	Env map[string]string
-
 	// Config is HCL or JSON: the content of the plugin's config block. If the plugin has options
 	// state_dir and cache_dir, they default to directories of the run, and enabled defaults to true.
 	Config string

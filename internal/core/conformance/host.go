@@ -60,7 +60,6 @@ func newHost(d Driver) (*host, error) {
 
 func (h *host) load() (err error) {
 	env := map[string]string{}
-	maps.Copy(env, h.driver.Env)
 	if h.driver.Exe == "" {
 		env[pluginVar] = "1"
 		h.driver.Exe, err = os.Executable()
