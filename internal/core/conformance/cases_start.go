@@ -17,6 +17,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // pluginCases cover the plugin without a task.
@@ -102,7 +104,7 @@ var startCases = []driverCase{
 				c.fail("%s is %q, want %q", name, b, env[name])
 			}
 		}
-		if exists(r.path("wrong")) {
+		if testsupport.Exists(r.path("wrong")) {
 			c.fail("%s", r.read("wrong"))
 		}
 	}},

@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -25,6 +24,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // host is the part of a Nomad agent that drivers need: its plugin loader, one plugin, and the
@@ -209,31 +210,17 @@ func (h *host) close() (left string) {
 // processes returns the plugin's processes: those with its TMPDIR, or with one of its directories
 // in their arguments.
 func (h *host) processes() []int {
-	pids := slices.Concat(withEnviron("TMPDIR="+h.tmp), processes("cmdline", func(arguments string) bool {
-		return strings.Contains(arguments, h.dir+"/")
-	}))
+	pids := slices.Concat(withEnviron("TMPDIR="+h.tmp),
+		testsupport.ProcessesWith("cmdline", func(arguments string) bool { return strings.Contains(arguments, h.dir+"/") }))
 	slices.Sort(pids)
 	return slices.Compact(pids)
 }
 
 // withEnviron returns the processes that were started with this environment variable.
 func withEnviron(variable string) []int {
-	return processes("environ", func(environ string) bool {
+	return testsupport.ProcessesWith("environ", func(environ string) bool {
 		return strings.HasPrefix(environ, variable+"\x00") || strings.Contains(environ, "\x00"+variable+"\x00")
 	})
-}
-
-// processes returns all processes whose file of this name in /proc/<pid> matches, except this process.
-func processes(file string, matches func(content string) bool) (pids []int) {
-	files, _ := filepath.Glob("/proc/[0-9]*/" + file)
-	for _, file := range files {
-		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-		b, err := os.ReadFile(file)
-		if err == nil && pid != os.Getpid() && matches(string(b)) && alive(pid) {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
 }
 
 // lastWords returns the end of the log of agent and plugin.

@@ -267,8 +267,7 @@ func (m *Manager) kill(pid int) {
 	WantEnd(m.t, pid, patience)
 }
 
-// processes returns the processes with this manager's temporary directory in their environment,
-// except the test itself.
+// processes returns the processes with this manager's temporary directory in their environment.
 func (m *Manager) processes() []int { return withEnviron("TMPDIR=" + m.short) }
 
 // WantEnd waits for the end of a process.

@@ -24,6 +24,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers/fsisolation"
 
 	"github.com/outrider-dev/outrider/internal/core/schema"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // run is one run of a task.
@@ -165,7 +166,7 @@ func (c *check) running(script string) *run {
 }
 
 func (r *run) ready() {
-	r.c.until("the task creates its file ready", func() bool { return exists(r.path("ready")) })
+	r.c.until("the task creates its file ready", func() bool { return testsupport.Exists(r.path("ready")) })
 }
 
 func (r *run) end() { r.c.ok(os.WriteFile(r.path("go"), nil, 0o644), "ending the task") }
@@ -249,11 +250,6 @@ func (r *run) wantNone(after string) {
 	if !eventually(2*time.Second, none) {
 		r.c.fail("processes of the task are left after %s: %s", after, commandLines(r.pids()))
 	}
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
 }
 
 func commandLines(pids []int) string {

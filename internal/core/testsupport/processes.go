@@ -17,12 +17,20 @@ import (
 )
 
 // Processes returns the sorted pids of processes whose arguments satisfy accept. Zombies have no arguments.
-func Processes(accept func(args []string) bool) (pids []int) {
-	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-	for _, file := range files {
-		b, _ := os.ReadFile(file)
-		if len(b) > 0 && accept(strings.Split(strings.TrimSuffix(string(b), "\x00"), "\x00")) {
-			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+func Processes(accept func(args []string) bool) []int {
+	return ProcessesWith("cmdline", func(content string) bool {
+		return content != "" && accept(strings.Split(strings.TrimSuffix(content, "\x00"), "\x00"))
+	})
+}
+
+// ProcessesWith returns the sorted pids of processes whose file of this name in /proc/<pid> satisfies accept. The files
+// cmdline and environ of zombies are empty.
+func ProcessesWith(file string, accept func(content string) bool) (pids []int) {
+	files, _ := filepath.Glob("/proc/[0-9]*/" + file)
+	for _, path := range files {
+		content, err := os.ReadFile(path)
+		if err == nil && accept(string(content)) {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
 			pids = append(pids, pid)
 		}
 	}

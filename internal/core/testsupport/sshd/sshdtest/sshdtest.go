@@ -6,7 +6,6 @@ package sshdtest
 
 import (
 	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"net"
@@ -218,17 +217,13 @@ func (s *Server) ChangeHostKey() {
 func (s *Server) clean() {
 	s.Stop()
 	testsupport.Eventually(s.t, "the sessions of sshd end", func() bool {
-		left := false
-		files, _ := filepath.Glob("/proc/[0-9]*/environ")
-		for _, file := range files {
-			environment, _ := os.ReadFile(file)
-			if bytes.Contains(environment, []byte(mark+"="+s.Dir+"\x00")) {
-				pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-				_ = syscall.Kill(pid, syscall.SIGKILL)
-				left = true
-			}
+		pids := testsupport.ProcessesWith("environ", func(environment string) bool {
+			return strings.Contains(environment, mark+"="+s.Dir+"\x00")
+		})
+		for _, pid := range pids {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
-		return !left
+		return len(pids) == 0
 	})
 	if s.t.Failed() {
 		log, err := os.ReadFile(filepath.Join(s.Dir, "log"))
