@@ -5,7 +5,6 @@ package device
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/device"
@@ -131,7 +130,7 @@ func (s *scanner) failed(err error) []*device.DeviceGroup {
 	last := s.current.Load()
 	if !last.scanned {
 		now := newSnapshot()
-		now.failure = errors.New(errorText(err))
+		now.failure = err
 		s.publish(now)
 	}
 	return last.groups

@@ -5,7 +5,6 @@ package device
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/outrider-dev/outrider/internal/core/fingerprint"
@@ -29,7 +28,7 @@ func (o *once) report(sentences ...string) {
 
 // failed reports err as the only current problem.
 func (o *once) failed(what string, err error) {
-	sentence := what + ": " + errorText(err)
+	sentence := what + ": " + err.Error()
 	var p *fingerprint.PanicError
 	if errors.As(err, &p) && !slices.Contains(o.logged, sentence) {
 		o.log(sentence, "stack", string(p.Stack))
@@ -43,12 +42,4 @@ func (o *once) over() bool {
 	was := len(o.logged) > 0
 	o.logged = nil
 	return was
-}
-
-func errorText(err error) string {
-	var p *fingerprint.PanicError
-	if errors.As(err, &p) {
-		return fmt.Sprintf("panic: %v", p.Value)
-	}
-	return err.Error()
 }

@@ -122,7 +122,7 @@ func (p *Server) grant(inst *instance, ids []string) (r *device.ContainerReserva
 	var panicked *fingerprint.PanicError
 	if errors.As(err, &panicked) {
 		p.logger.Error("failed to reserve devices", "panic", panicked.Value, "stack", string(panicked.Stack))
-		err = errors.New("failed to reserve devices: " + errorText(err))
+		err = fmt.Errorf("failed to reserve devices: %w", err)
 	}
 	return r, err
 }

@@ -37,13 +37,13 @@ type Loop[T any] struct {
 	Failed func(error) T
 }
 
-// PanicError is the error of a probe that panicked.
+// PanicError is the error of a function that panicked.
 type PanicError struct {
 	Value any
 	Stack []byte
 }
 
-func (e *PanicError) Error() string { return fmt.Sprintf("panic while fingerprinting: %v", e.Value) }
+func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
 
 // firstRetry is the delay after a failed probe. Each further failure doubles the delay, up to Period.
 const firstRetry = time.Second

@@ -164,7 +164,7 @@ func TestLoop_PanicBacksOff(t *testing.T) {
 			Probe:  func(context.Context) (string, error) { probes.Add(1); panic("bad firmware") },
 			Failed: func(err error) string { failure.set(err); return err.Error() },
 		}.Run(t.Context())
-		test.Eq(t, "panic while fingerprinting: bad firmware", next(t, values))
+		test.Eq(t, "panic: bad firmware", next(t, values))
 		var p *PanicError
 		if !errors.As(failure.get(), &p) || len(p.Stack) == 0 {
 			t.Errorf("got %v without a stack", failure.get())
