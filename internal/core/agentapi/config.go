@@ -5,8 +5,6 @@
 package agentapi
 
 import (
-	"errors"
-	"fmt"
 	"net/url"
 	"path/filepath"
 
@@ -26,21 +24,17 @@ type Config struct {
 func (a Config) Validate() error {
 	var p schema.Problems
 	if u, err := url.Parse(a.Address); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		p = append(p, fmt.Errorf("address %q is not the URL of an agent: use for example \"http://127.0.0.1:4646\"",
-			a.Address))
+		p.Addf("address %q is not the URL of an agent: use for example \"http://127.0.0.1:4646\"", a.Address)
 	}
 	for _, f := range []struct{ option, path string }{
 		{"token_file", a.TokenFile}, {"ca_file", a.CAFile}, {"cert_file", a.CertFile}, {"key_file", a.KeyFile},
 	} {
 		if f.path != "" && !filepath.IsAbs(f.path) {
-			p = append(p, fmt.Errorf("%s %q is not an absolute path: begin it with /", f.option, f.path))
+			p.Addf("%s %q is not an absolute path: begin it with /", f.option, f.path)
 		}
 	}
 	if (a.CertFile == "") != (a.KeyFile == "") {
-		p = append(p, errors.New("cert_file and key_file belong together: set both or none"))
+		p.Addf("cert_file and key_file belong together: set both or none")
 	}
-	if len(p) == 0 {
-		return nil
-	}
-	return p
+	return p.OrNil()
 }

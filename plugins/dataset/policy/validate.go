@@ -41,7 +41,7 @@ func (f File) Validate() error {
 			}
 		}
 	}
-	return orNil(p)
+	return p.OrNil()
 }
 
 // within reports whether a dataset is the root or below it.
@@ -76,7 +76,7 @@ func (c Class) Validate() error {
 				"characters", pattern))
 		}
 	}
-	return orNil(p)
+	return p.OrNil()
 }
 
 // Validate checks the rules that the schema of slots can't express.
@@ -87,7 +87,7 @@ func (s Slots) Validate() error {
 	} else if s.Mount == "/" {
 		p = append(p, errors.New(`mount "/" would hide the task's own root directory: use for example "/scratch"`))
 	}
-	return orNil(p)
+	return p.OrNil()
 }
 
 var (
@@ -122,11 +122,4 @@ func checkMode(mode string) error {
 		return fmt.Errorf("%q is not a mode: use up to four octal digits in quotes, without setuid, such as \"0755\"", mode)
 	}
 	return nil
-}
-
-func orNil(p schema.Problems) error {
-	if len(p) == 0 {
-		return nil
-	}
-	return p
 }
