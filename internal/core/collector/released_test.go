@@ -73,7 +73,6 @@ func TestClient_FindsTheCollectorOfEachRelease(t *testing.T) {
 			must.NoError(t, os.WriteFile(filepath.Join(s.Dir, "collector.json"), b, 0o600))
 			id, err := readIdentity(s)
 			must.NoError(t, err)
-			testsupport.KeepsJSON(t, found, id)
 			test.Positive(t, id.PID)
 		}
 		hello, err := os.ReadFile(filepath.Join(dir, helloFile))
@@ -81,7 +80,6 @@ func TestClient_FindsTheCollectorOfEachRelease(t *testing.T) {
 		for _, b := range [][]byte{hello, testsupport.LaterJSON(t, hello)} {
 			var m wire.Message[reply]
 			must.NoError(t, json.Unmarshal(b, &m))
-			testsupport.KeepsJSON(t, hello, m)
 			test.Eq(t, "old", m.Body.Build)
 		}
 		test.Eq(t, s.Dir+"/collector.sock", Socket(s), test.Sprint("the collector of a release is at another socket"))
