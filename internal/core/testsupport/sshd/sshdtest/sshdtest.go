@@ -208,11 +208,6 @@ func (s *Server) Restart() {
 	must.NoError(s.t, s.launch())
 }
 
-// ChangeHostKey makes the server use a new host key after the next Restart.
-func (s *Server) ChangeHostKey() {
-	must.NoError(s.t, os.Remove(filepath.Join(s.Dir, "host_key")))
-}
-
 // clean kills the server and all processes of its sessions, including detached ones.
 func (s *Server) clean() {
 	s.Stop()

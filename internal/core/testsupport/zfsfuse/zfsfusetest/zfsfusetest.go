@@ -28,10 +28,9 @@ const step = "OUTRIDER_ZFSFUSE_TEST"
 
 // Main is the TestMain of packages with pools. It runs the tests in a new mount namespace, since only one zfs-fuse can
 // run in a mount namespace. Without root it runs them directly, and no pools can be made.
-func Main(m *testing.M) { os.Exit(Run(m)) }
+func Main(m *testing.M) { os.Exit(run(m)) }
 
-// Run is Main without the call of os.Exit, for a TestMain that must clean up afterwards.
-func Run(m *testing.M) int {
+func run(m *testing.M) int {
 	if os.Geteuid() != 0 || os.Getenv(step) == "inside" {
 		return m.Run()
 	}
