@@ -25,6 +25,7 @@ package cgroup
 import (
 	"errors"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -132,14 +133,21 @@ func IsMissing(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
 }
 
-// children returns the sub-cgroups of a cgroup. The link count of a directory in a cgroup file
-// system is 2 plus its subdirectories, so most directories need not be read.
+// children returns the sub-cgroups of a cgroup, or none if it cannot be read. The link count of a directory in a cgroup
+// file system is 2 plus its subdirectories, so most directories need not be read.
 func children(dir string) []string {
 	var st unix.Stat_t
 	if unix.Stat(dir, &st) != nil || st.Nlink == 2 {
 		return nil
 	}
-	return readDirs(dir)
+	entries, _ := os.ReadDir(dir)
+	var out []string
+	for _, e := range entries {
+		if e.IsDir() {
+			out = append(out, e.Name())
+		}
+	}
+	return out
 }
 
 // tree returns dir and every cgroup below it, parents first.

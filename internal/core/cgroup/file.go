@@ -119,21 +119,6 @@ func readPIDs(path string) ([]int, error) {
 	return out, nil
 }
 
-// readDirs returns the names of the directories in dir, or none if dir cannot be read.
-func readDirs(dir string) []string {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil
-	}
-	var out []string
-	for _, e := range entries {
-		if e.IsDir() {
-			out = append(out, e.Name())
-		}
-	}
-	return out
-}
-
 func exists(path string) bool { return unix.Access(path, unix.F_OK) == nil }
 
 func writable(path string) bool { return unix.Access(path, unix.W_OK) == nil }
