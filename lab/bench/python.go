@@ -48,7 +48,7 @@ type pythonBench struct {
 func (b *bench) measurePython(ctx context.Context) error {
 	uv := wheel.FindUV(nobody)
 	if uv == "" {
-		log.Print("python is not measured: neither $UV nor PATH has a uv that any user can run")
+		log.Print("python is not measured: PATH has no uv that any user can run")
 		return nil
 	}
 	s, err := newStarter(filepath.Join(b.dir, "python"))

@@ -4,19 +4,15 @@
 package wheel
 
 import (
-	"os"
 	"os/exec"
 	"syscall"
 )
 
-// FindUV returns the path of uv from $UV or else from PATH. It returns "" if uv is missing, or if the user with
-// this credential (nil: this process's user) cannot run uv.
+// FindUV returns the path of uv. It returns "" if uv is not in PATH, or if the user with this credential (nil: this
+// process's user) cannot run uv.
 func FindUV(as *syscall.Credential) string {
-	uv := os.Getenv("UV")
-	if uv == "" {
-		uv, _ = exec.LookPath("uv")
-	}
-	if uv == "" {
+	uv, err := exec.LookPath("uv")
+	if err != nil {
 		return ""
 	}
 	cmd := exec.Command(uv, "--version")
