@@ -12,7 +12,8 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/device"
 	"github.com/shoenig/test/must"
-	"github.com/shoenig/test/wait"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // Release is the additional input of the cases for plugins that release their devices
@@ -93,7 +94,7 @@ func (d Device) testRelease(t *testing.T) {
 		r.wantHeldOnce(r.a)
 		kill()
 		r.End(r.T, r.a)
-		r.until("the sweep", func() error {
+		testsupport.Within(r.T, patience, func() error {
 			if held := r.Held(r.T); slices.Contains(held, r.a) {
 				return fmt.Errorf("the held devices are %v", held)
 			}
@@ -125,9 +126,9 @@ func (d Device) testRelease(t *testing.T) {
 		kill := r.Use(r.T, r.reserve(r.a))
 		r.KillPlugin()
 		r.wantHeldOnce(r.a)
-		r.until("the refusal by the next plugin", func() error {
+		testsupport.Within(r.T, patience, func() error {
 			if _, err := r.Manager.Reserve(r.group, r.a); err == nil || !strings.Contains(err.Error(), "in use") {
-				return fmt.Errorf("got: %w", err)
+				return fmt.Errorf("the next plugin does not refuse: %w", err)
 			}
 			return nil
 		})
@@ -160,7 +161,7 @@ func (d Device) releaser(test func(releaser)) func(*testing.T) {
 		t.Parallel()
 		release := d.Release(t)
 		r := releaser{Release: *release, T: t, Manager: StartManager(t, release.Binary)}
-		r.until("two healthy devices", func() error {
+		testsupport.Within(r.T, patience, func() error {
 			for _, g := range r.Resources() {
 				if len(g.Instances) >= 2 && g.Instances[0].Healthy {
 					r.group, r.a, r.b = g.ID().String(), g.Instances[0].ID, g.Instances[1].ID
@@ -184,7 +185,7 @@ func (r releaser) reserve(id string) *device.ContainerReservation {
 func (r releaser) reserveAfterKill() {
 	r.Helper()
 	var reservation *device.ContainerReservation
-	r.until("a reservation by the next plugin", func() (err error) {
+	testsupport.Within(r.T, patience, func() (err error) {
 		reservation, err = r.Manager.Reserve(r.group, r.a)
 		return err
 	})
@@ -197,10 +198,4 @@ func (r releaser) wantHeldOnce(id string) {
 	held := r.Held(r.T)
 	must.One(r, len(held)-len(slices.DeleteFunc(slices.Clone(held), func(other string) bool { return other == id })),
 		must.Sprintf("leases of %s: the held devices are %v", id, held))
-}
-
-func (r releaser) until(what string, try func() error) {
-	r.Helper()
-	must.Wait(r, wait.InitialSuccess(wait.ErrorFunc(try), wait.Timeout(patience), wait.Gap(100*time.Millisecond)),
-		must.Sprint(what))
 }
