@@ -21,7 +21,6 @@ import (
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/device"
 	"github.com/shoenig/test/must"
-	"github.com/zclconf/go-cty/cty/msgpack"
 
 	"github.com/outrider-dev/outrider/internal/core/schema"
 )
@@ -163,10 +162,8 @@ func (d Device) pack(t *testing.T, p device.DevicePlugin) []byte {
 	must.NoError(t, err)
 	block, err := parseHCL(d.Config)
 	must.NoError(t, err)
-	value, errs := schema.Value(spec, block)
+	packed, errs := schema.Encode(spec, block)
 	must.SliceEmpty(t, errs)
-	packed, err := msgpack.Marshal(value, value.Type())
-	must.NoError(t, err)
 	return packed
 }
 

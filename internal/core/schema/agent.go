@@ -18,7 +18,7 @@ func (s *Schema[T]) DecodeAgent(config any) (T, error) {
 	if config == nil {
 		config = map[string]any{}
 	}
-	data, errs := encode(s.Spec(), config)
+	data, errs := Encode(s.Spec(), config)
 	if len(errs) > 0 {
 		var none T
 		return none, Problems(errs)
@@ -26,9 +26,9 @@ func (s *Schema[T]) DecodeAgent(config any) (T, error) {
 	return s.Decode(data)
 }
 
-// encode checks a body against its specification and encodes it as plugins get it
+// Encode checks a body against its specification and encodes it as plugins get it
 // (nomad/helper/pluginutils/loader/init.go, validatePluginConfig).
-func encode(spec *hclspec.Spec, body any) ([]byte, []error) {
+func Encode(spec *hclspec.Spec, body any) ([]byte, []error) {
 	value, errs := Value(spec, body)
 	if len(errs) > 0 {
 		return nil, errs

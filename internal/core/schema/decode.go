@@ -162,7 +162,7 @@ func (o *option) assignLabels(path string, v reflect.Value, value any) (p Proble
 // assignLabelled decodes one labelled block. It checks the body with Nomad's code, so the messages
 // are the same as for other blocks.
 func (o *option) assignLabelled(path string, v reflect.Value, written map[string]any) (p Problems) {
-	data, errs := encode(specOf(o.nested), escape(written))
+	data, errs := Encode(specOf(o.nested), escape(written))
 	for _, err := range errs {
 		p.Addf("%s%w", path, err)
 	}
