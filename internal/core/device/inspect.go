@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"unicode"
-	"unicode/utf8"
 
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 )
@@ -152,9 +151,7 @@ func cleanAttribute(key string, a *structs.Attribute) (*structs.Attribute, error
 	return a, nil
 }
 
-func printable(s string) bool {
-	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
-}
+func printable(s string) bool { return text(s) == s }
 
 // text cleans a string that is sent to Nomad. If a string is not UTF-8, gRPC ends the stream, and
 // Nomad drops the plugin. Unprintable characters could forge log lines or control a terminal.
