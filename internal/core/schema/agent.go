@@ -12,12 +12,8 @@ import (
 )
 
 // DecodeAgent decodes and validates a plugin's config block from an agent's configuration file
-// (HCL1 or JSON, decoded without a type; nil if absent). The result and the errors are the same as
-// when an agent starts.
+// (HCL1 or JSON, decoded without a type). The result and the errors are the same as when an agent starts.
 func (s *Schema[T]) DecodeAgent(config any) (T, error) {
-	if config == nil {
-		config = map[string]any{}
-	}
 	data, errs := Encode(s.Spec(), config)
 	if len(errs) > 0 {
 		var none T
