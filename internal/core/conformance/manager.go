@@ -92,10 +92,8 @@ func newManager(t *testing.T, b Binary) (*Manager, error) {
 	var err error
 	m.short, err = os.MkdirTemp("", "oc") // short: a socket's path has at most 107 bytes (unix(7))
 	must.NoError(t, err)
-	env := maps.Clone(b.Env)
-	if env == nil {
-		env = map[string]string{}
-	}
+	env := map[string]string{}
+	maps.Copy(env, b.Env)
 	env["TMPDIR"] = m.short
 	path := filepath.Join(t.TempDir(), b.Name)
 	must.NoError(t, writeWrapper(path, b.Exe, env))
@@ -206,12 +204,10 @@ func nodeDevices(groups []*structs.NodeDeviceResource) string {
 	return strings.Join(lines, "\n")
 }
 
-// Want waits for the node to have these devices, in the format of Devices, and returns how long
-// that took. Updates since the last Want count too, because a test may be slower than a grace
-// period.
-func (m *Manager) Want(devices string, limit time.Duration) time.Duration {
+// Want waits for the node to have these devices, in the format of Devices. Updates since the last
+// Want count too, because a test may be slower than a grace period.
+func (m *Manager) Want(devices string, limit time.Duration) {
 	m.t.Helper()
-	began := time.Now()
 	found := func() bool {
 		m.mu.Lock()
 		defer m.mu.Unlock()
@@ -224,7 +220,6 @@ func (m *Manager) Want(devices string, limit time.Duration) time.Duration {
 		defer m.mu.Unlock()
 		m.t.Fatalf("after %s the node has had\n%s\nwant\n%s", limit, strings.Join(m.updates[m.wanted:], "\nthen\n"), devices)
 	}
-	return time.Since(began)
 }
 
 // Reserve reserves devices as an agent does before it starts a task. group is
@@ -263,8 +258,7 @@ func (m *Manager) kill(pid int) {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && err != syscall.ESRCH { // the process may have ended
 		m.t.Error(err)
 	}
-	m.killed++
-	WantEnd(m.t, pid, patience)
+	m.Killed(pid)
 }
 
 // processes returns the processes with this manager's temporary directory in their environment.
