@@ -34,7 +34,7 @@ type host struct {
 	driver  Driver
 	dir     string // all files of the run
 	tmp     string // the plugin's TMPDIR, which identifies its processes
-	log     *lockedBuffer
+	log     *logged
 	logger  hclog.Logger
 	catalog loader.PluginCatalog
 	config  map[string]any
@@ -51,7 +51,7 @@ type host struct {
 
 // newHost loads the plugin. The plugin is started twice for inspection, and once for use.
 func newHost(d Driver) (*host, error) {
-	h := &host{driver: d, log: &lockedBuffer{}}
+	h := &host{driver: d, log: &logged{}}
 	if err := h.load(); err != nil {
 		h.close()
 		return nil, fmt.Errorf("failed to load the plugin: %w", err)
@@ -70,7 +70,7 @@ func (h *host) load() (err error) {
 	if err != nil {
 		return err
 	}
-	h.logger = hclog.New(&hclog.LoggerOptions{Output: h.log, Level: hclog.Debug})
+	h.logger = hclog.New(&hclog.LoggerOptions{Output: &h.log.b, Mutex: &h.log.mu, Level: hclog.Debug})
 	if h.dir, err = os.MkdirTemp("", "oc"); err != nil { // short: a socket's path has at most 107 bytes (unix(7))
 		return err
 	}

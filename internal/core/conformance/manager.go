@@ -52,7 +52,7 @@ type Binary struct {
 type Manager struct {
 	t       *testing.T
 	manager devicemanager.Manager
-	log     lockedBuffer
+	log     logged
 	short   string // the plugin's own temporary directory, which contains its socket
 	killed  int    // how many plugins were killed; each leaves its socket
 
@@ -114,7 +114,7 @@ func newManager(t *testing.T, b Binary) (*Manager, error) {
 	})
 	parsed, err := parseHCL(b.Config)
 	must.NoError(t, err)
-	logger := hclog.New(&hclog.LoggerOptions{Output: &m.log, Level: hclog.Trace})
+	logger := hclog.New(&hclog.LoggerOptions{Output: &m.log.b, Mutex: &m.log.mu, Level: hclog.Trace})
 	catalog, err := loadPlugin(logger, path, parsed)
 	if err != nil {
 		return m, err
@@ -278,18 +278,13 @@ func alive(pid int) bool {
 	return err == nil && !st.Zombie
 }
 
-type lockedBuffer struct {
+// logged is the output of one logger, which locks it to write.
+type logged struct {
 	mu sync.Mutex
 	b  bytes.Buffer
 }
 
-func (l *lockedBuffer) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(b)
-}
-
-func (l *lockedBuffer) String() string {
+func (l *logged) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.String()
