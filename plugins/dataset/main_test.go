@@ -15,6 +15,6 @@ import (
 
 // With -update the test writes the tables.
 func TestDocs_HaveTheOptions(t *testing.T) {
-	schematest.Document(t, "../../docs/reference/dataset.md", map[string]schema.Described{
-		"plugin options": schema.Of[slot.Config](), "operator file": schema.Of[policy.File]()})
+	schematest.Document(t, "../../docs/reference/dataset.md", map[string][]schema.Row{
+		"plugin options": schema.Of[slot.Config]().Doc(), "operator file": schema.Of[policy.File]().Doc()})
 }

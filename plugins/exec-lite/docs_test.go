@@ -11,7 +11,7 @@ import (
 )
 
 func TestOptions_AreDocumented(t *testing.T) {
-	schematest.Document(t, "../../docs/reference/exec-lite.md", map[string]schema.Described{
-		"plugin options": schema.Of[Config](), "task options": schema.Of[TaskConfig](),
+	schematest.Document(t, "../../docs/reference/exec-lite.md", map[string][]schema.Row{
+		"plugin options": schema.Of[Config]().Doc(), "task options": schema.Of[TaskConfig]().Doc(),
 	})
 }

@@ -15,8 +15,8 @@ import (
 
 // The options that all drivers have are on the page of exec-lite.
 func TestOptions_AreDocumented(t *testing.T) {
-	schematest.Document(t, "../../docs/reference/remote.md", map[string]schema.Described{
-		"plugin options": schema.Of[driver.Config](),
-		"task options":   schematest.Own(schema.Of[driver.TaskConfig](), schema.Of[core.TaskOptions]()),
+	schematest.Document(t, "../../docs/reference/remote.md", map[string][]schema.Row{
+		"plugin options": schema.Of[driver.Config]().Doc(),
+		"task options":   schematest.Own(schema.Of[driver.TaskConfig]().Doc(), schema.Of[core.TaskOptions]().Doc()),
 	})
 }

@@ -13,8 +13,8 @@ import (
 
 // The page has only this driver's own options: the page of exec-lite documents the options that every driver has.
 func TestOptions_AreDocumented(t *testing.T) {
-	schematest.Document(t, "../../../docs/reference/python.md", map[string]schema.Described{
-		"plugin options": schematest.Own(schema.Of[Config](), schema.Of[driver.PluginOptions]()),
-		"task options":   schematest.Own(schema.Of[TaskConfig](), schema.Of[driver.TaskOptions]()),
+	schematest.Document(t, "../../../docs/reference/python.md", map[string][]schema.Row{
+		"plugin options": schematest.Own(schema.Of[Config]().Doc(), schema.Of[driver.PluginOptions]().Doc()),
+		"task options":   schematest.Own(schema.Of[TaskConfig]().Doc(), schema.Of[driver.TaskOptions]().Doc()),
 	})
 }

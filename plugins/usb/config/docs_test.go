@@ -11,7 +11,7 @@ import (
 )
 
 func TestDocs_OptionsMatchTheStructs(t *testing.T) {
-	schematest.Document(t, "../../../docs/reference/usb.md", map[string]schema.Described{
-		"plugin options": schema.Of[Config](),
+	schematest.Document(t, "../../../docs/reference/usb.md", map[string][]schema.Row{
+		"plugin options": schema.Of[Config]().Doc(),
 	})
 }

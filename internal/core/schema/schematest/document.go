@@ -20,30 +20,21 @@ import (
 
 var update = flag.Bool("update", false, "write the option tables into the documentation")
 
-// Document fails the test if a page does not have the tables of these schemas,
+// Document fails the test if a page does not have these tables of options (Doc of a schema),
 // each after a comment with its name:
 //
 //	<!-- plugin options -->
 //	<!-- end -->
 //
 // With go test -update it writes them.
-func Document(t testing.TB, page string, schemas map[string]schema.Described) {
+func Document(t testing.TB, page string, tables map[string][]schema.Row) {
 	t.Helper()
-	replace(t, page, func(have []byte) ([]byte, error) { return fill(have, schemas) })
+	replace(t, page, func(have []byte) ([]byte, error) { return fill(have, tables) })
 }
 
-// Own describes the options of a plugin without the shared ones, which are on another page.
-func Own(all, shared schema.Described) schema.Described { return own{all, shared} }
-
-type own struct {
-	schema.Described
-	shared schema.Described
-}
-
-// Doc returns the rows of the plugin's own options.
-func (o own) Doc() []schema.Row {
-	shared := o.shared.Doc()
-	return slices.DeleteFunc(o.Described.Doc(), func(r schema.Row) bool { return slices.Contains(shared, r) })
+// Own returns the options of a plugin without the shared ones, which are on another page.
+func Own(all, shared []schema.Row) []schema.Row {
+	return slices.DeleteFunc(all, func(r schema.Row) bool { return slices.Contains(shared, r) })
 }
 
 // Source fails the test if a page does not show a source file, without its licence header, in a block after a
@@ -93,15 +84,15 @@ func show(page []byte, name string, source []byte) ([]byte, error) {
 }
 
 // fill replaces the text between the comments.
-func fill(page []byte, schemas map[string]schema.Described) ([]byte, error) {
-	for _, name := range slices.Sorted(maps.Keys(schemas)) {
+func fill(page []byte, tables map[string][]schema.Row) ([]byte, error) {
+	for _, name := range slices.Sorted(maps.Keys(tables)) {
 		between := regexp.MustCompile(`(?s)(<!-- ` + regexp.QuoteMeta(name) + ` -->\n).*?(<!-- end -->)`)
 		if n := len(between.FindAll(page, -1)); n != 1 {
 			return nil, fmt.Errorf("has %d places for the %s instead of one: write <!-- %s --> and <!-- end -->", n, name, name)
 		}
 		page = between.ReplaceAllFunc(page, func(old []byte) []byte {
 			part := between.FindSubmatch(old)
-			return slices.Concat(part[1], []byte(schema.Table(schemas[name].Doc())), part[2])
+			return slices.Concat(part[1], []byte(schema.Table(tables[name])), part[2])
 		})
 	}
 	return page, nil

@@ -18,7 +18,7 @@ type options struct {
 }
 
 func TestDocument_FillsTheTable(t *testing.T) {
-	described := schema.Of[options]()
+	rows := schema.Of[options]().Doc()
 	for page, want := range map[string]string{
 		"a\n<!-- x -->\n<!-- end -->\nb\n": "a\n<!-- x -->\nTABLE<!-- end -->\nb\n",
 		"<!-- x -->\nold\n<!-- end --><!-- y -->\nother\n<!-- end -->": "<!-- x -->\nTABLE<!-- end --><!-- y " +
@@ -27,19 +27,19 @@ func TestDocument_FillsTheTable(t *testing.T) {
 		"<!-- x -->\n":             "has 0 places for the x",
 		"<!-- x -->\n<!-- end -->\n<!-- x -->\n<!-- end -->": "has 2 places for the x",
 	} {
-		got, err := fill([]byte(page), map[string]schema.Described{"x": described})
+		got, err := fill([]byte(page), map[string][]schema.Row{"x": rows})
 		text := string(got)
 		if err != nil {
 			text = err.Error()
 		}
-		if want = strings.ReplaceAll(want, "TABLE", schema.Table(described.Doc())); text != want && (err == nil ||
+		if want = strings.ReplaceAll(want, "TABLE", schema.Table(rows)); text != want && (err == nil ||
 			!strings.HasPrefix(text, want)) {
 			t.Errorf("%q: got %q, want %q", page, text, want)
 		}
 		if err != nil {
 			continue
 		}
-		again, err := fill(got, map[string]schema.Described{"x": described})
+		again, err := fill(got, map[string][]schema.Row{"x": rows})
 		must.NoError(t, err, must.Sprintf("%q: again: %q", page, again))
 		test.Eq(t, text, string(again), test.Sprintf("%q: again: %q", page, again))
 	}
@@ -53,11 +53,10 @@ func TestOwn_OmitsSharedOptions(t *testing.T) {
 	type differs struct {
 		Price string `codec:"price" doc:"Another option of that name."`
 	}
-	described := schema.Of[all]()
-	table := schema.Table(Own(described, schema.Of[options]()).Doc())
+	table := schema.Table(Own(schema.Of[all]().Doc(), schema.Of[options]().Doc()))
 	test.StrContains(t, table, "| `color` |")
 	test.StrNotContains(t, table, "| `price` |")
-	test.Eq(t, described.Doc(), Own(described, schema.Of[differs]()).Doc())
+	test.Eq(t, schema.Of[all]().Doc(), Own(schema.Of[all]().Doc(), schema.Of[differs]().Doc()))
 }
 
 func TestSource_IsShownOnce(t *testing.T) {
