@@ -36,7 +36,7 @@ func (p Plugin) commandLine(argv []string, stdout, stderr io.Writer) int {
 		info, _ := debug.ReadBuildInfo()
 		fmt.Fprint(stdout, versionText(binary, Version(), info))
 		return 0
-	case "options", "docs":
+	case "options":
 		fmt.Fprint(stdout, p.Options())
 		return 0
 	case "config":
@@ -136,28 +136,15 @@ plugin_dir = %q
 // AgentConfig returns the plugin block of an agent's configuration for a binary with this file
 // name. It contains every option, as a comment unless the option is required.
 func (p Plugin) AgentConfig(binary string) string {
-	options := ""
-	if p.Config != nil {
-		options = p.Config.Example("    ")
-	}
-	return fmt.Sprintf("plugin %q {\n  config {\n%s  }\n}\n", binary, options)
+	return fmt.Sprintf("plugin %q {\n  config {\n%s  }\n}\n", binary, p.Config.Example("    "))
 }
 
 // Options returns the tables of all options as Markdown, for the command "options" and for the
 // documentation.
 func (p Plugin) Options() string {
-	text := ""
-	for _, part := range []struct {
-		title  string
-		schema schema.Described
-	}{{"Plugin configuration", p.Config}, {"Task configuration", p.TaskConfig}} {
-		if part.schema == nil {
-			continue
-		}
-		if text != "" {
-			text += "\n"
-		}
-		text += "## " + part.title + "\n\n" + schema.Table(part.schema.Doc())
+	text := "## Plugin configuration\n\n" + schema.Table(p.Config.Doc())
+	if p.TaskConfig != nil {
+		text += "\n## Task configuration\n\n" + schema.Table(p.TaskConfig.Doc())
 	}
 	return text
 }

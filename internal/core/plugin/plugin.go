@@ -25,10 +25,10 @@ type Plugin struct {
 	// Summary describes the plugin in one sentence.
 	Summary string
 
-	// Config are the options of the agent's plugin block; nil if it has none.
+	// Config are the options of the agent's plugin block.
 	Config schema.Described
 
-	// TaskConfig are the options of a task's config block; nil if it has none.
+	// TaskConfig are the options of a task's config block; nil for a device plugin.
 	TaskConfig schema.Described
 
 	// Driver and Device create the implementation. Nomad starts the process about three times only to

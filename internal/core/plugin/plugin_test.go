@@ -399,8 +399,8 @@ func TestCommandLine_RunsCommands(t *testing.T) {
 		"--version": {"driver", []string{"--version"}, 0, []string{Version()}},
 		"options": {"driver", []string{"options"}, 0, []string{"## Plugin configuration\n\n| Option",
 			"| `greeting` | string | `\"hello\"` |", "## Task configuration", "| `command` | string | required |"}},
-		"docs means options": {"device", []string{"docs"}, 0, []string{"| `greeting` |"}},
-		"a plugin's command": {"driver", []string{"list", "a", "-all", "b"}, 0, []string{"listed [a b] true"}},
+		"options of a device plugin": {"device", []string{"options"}, 0, []string{"| `greeting` |"}},
+		"a plugin's command":         {"driver", []string{"list", "a", "-all", "b"}, 0, []string{"listed [a b] true"}},
 		"help of a command": {"driver", []string{"list", "a", "-h"}, 0, []string{
 			"nomad-driver-stub list [-all] THING…\n\nLists what there is.\n\n  -all\n"}},
 		"wrong option of a command": {"driver", []string{"list", "-al"}, 1,
