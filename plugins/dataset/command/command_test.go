@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -286,7 +287,12 @@ func inTrash(t *testing.T, n *node) {
 	n.refuses(`"other" was not found`, "trash", "empty", "other")
 	n.refuses("usage: trash", "trash", "burn")
 
+	e := n.engine()
+	all, err := e.List(t.Context())
+	must.NoError(t, err)
+	at := slices.IndexFunc(all, func(d engine.Dataset) bool { return engine.InTrash(d.Name) })
 	text := n.does("trash", "restore", "data").stdout
+	must.ErrorContains(t, found{class{engine: e}, all[at]}.destroy(t.Context()), "it was restored in the meantime")
 	must.StrContains(t, n.does("list").stdout, "waits to become a volume")
 	n.does("trash", "empty") // keeps restored volumes
 	other := nomadVolume{n: n, id: v.id, name: "data", namespace: "ops", parameters: read(t, text).Parameters}

@@ -94,5 +94,12 @@ func (f found) destroy(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
+	now, err := f.engine.Get(ctx, f.Name)
+	if err == nil && now.Tags[engine.Adopt] != f.Tags[engine.Adopt] {
+		err = errors.New("it was restored in the meantime")
+	}
+	if err != nil {
+		return err
+	}
 	return f.engine.Destroy(ctx, f.Name)
 }

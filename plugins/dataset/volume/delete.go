@@ -26,7 +26,7 @@ func (c *call) delete(ctx context.Context) error {
 	defer unlock()
 	f, fileErr := policy.Load(c.file)
 	if fileErr != nil {
-		c.logf("volume %s is deleted by the policy recorded at its creation, because %v", c.ID, fileErr)
+		c.logf("volume %s is deleted by the policy recorded at its creation, but not destroyed, because %v", c.ID, fileErr)
 	}
 	rec, err := c.records.read(c.ID)
 	switch {
@@ -44,6 +44,8 @@ func (c *call) delete(ctx context.Context) error {
 		if class, there := f.Classes[rec.Class]; there {
 			rec.OnDelete, rec.TrashTTL = class.OnDelete, class.TrashTTL.Duration()
 		}
+	} else if rec.OnDelete == "destroy" {
+		rec.OnDelete = "retain" // the operator may have changed the policy since the volume was created
 	}
 	e := rec.engine(f)
 	switch _, err := e.Find(ctx, rec.dataset(), rec.identity()); {

@@ -226,6 +226,14 @@ func deleted(t *testing.T, n *node) {
 	n.write("")
 	n.delete(s)
 	must.SliceLen(t, before+1, n.inTrash())
+
+	// with an unreadable file, a recorded "destroy" may be out of date
+	n.file(`on_delete = "destroy"`)
+	last := volume()
+	n.create(last)
+	n.write("class {")
+	n.delete(last)
+	must.SliceLen(t, before+2, n.inTrash())
 }
 
 // No change of the operator's file makes a volume vanish.
