@@ -97,7 +97,7 @@ const mark = ".nomad-device-usb"
 
 // prepare makes and marks the directory.
 func (d *Dir) prepare() error {
-	if d.ready {
+	if d.ready && d.isMarked() {
 		return nil
 	}
 	dir, err := owndir.Make(d.path, 0o755)

@@ -141,7 +141,7 @@ func TestMake_ReplacesAtomically(t *testing.T) {
 	bus := inode(t, d.Path("d", "bus"))
 
 	stop, seen := make(chan struct{}), make(chan error, 1)
-	go func() { // a task
+	go func() { // acts as a task
 		for {
 			select {
 			case <-stop:
@@ -168,7 +168,7 @@ func TestMake_ReplacesAtomically(t *testing.T) {
 		"d/tty Dcrw-rw---- 1:7 0 0")
 }
 
-func TestMake_KeepsLargeNumbers(t *testing.T) {
+func TestMake_KeepsLargeMinorNumbers(t *testing.T) {
 	testsupport.NeedRoot(t)
 	d := newDir(t)
 	fourth := Node{Name: "usb", Source: "/nonexistent", Major: 189, Minor: 3*128 + 5, Mode: 0o660}
@@ -176,7 +176,7 @@ func TestMake_KeepsLargeNumbers(t *testing.T) {
 	wantTree(t, d, "d/", "d/usb Dcrw-rw---- 189:389 0 0")
 }
 
-func TestMake_ReplacesChangedKind(t *testing.T) {
+func TestMake_ReplacesANodeOfAnotherKind(t *testing.T) {
 	testsupport.NeedRoot(t)
 	d := newDir(t)
 	must.NoError(t, d.Make(Device{Name: "d", Nodes: []Node{null("x")}}))
@@ -188,7 +188,7 @@ func TestMake_ReplacesChangedKind(t *testing.T) {
 	wantTree(t, d, "d/", "d/bus/", "d/bus/001/", "d/sys/", "d/sys/1-1 -> x", "d/x Drw-rw---- 1:3 0 0")
 }
 
-func TestMake_LinksSimulatedNode(t *testing.T) {
+func TestMake_LinksToASimulatedNode(t *testing.T) {
 	d := newDir(t)
 	host := t.TempDir()
 	terminal, pty := openTerminal(t)
@@ -202,11 +202,11 @@ func TestMake_LinksSimulatedNode(t *testing.T) {
 		if info, err := os.Stat(pty); err != nil || info.Mode().Perm() != 0o666 {
 			t.Errorf("mode is %v, %v", info.Mode(), err)
 		}
-		must.NoError(t, os.Chmod(pty, 0o600)) // the mode of a new terminal
+		must.NoError(t, os.Chmod(pty, 0o600)) // a new terminal has this mode
 	}
 	must.NoError(t, terminal.Close())
 	must.NoError(t, os.Remove(source))
-	must.NoError(t, os.Symlink(filepath.Join(host, "gone"), source)) // the terminal's number may be reused
+	must.NoError(t, os.Symlink(filepath.Join(host, "gone"), source)) // the terminal no longer exists
 	test.ErrorIs(t, d.Make(Device{Name: "d", Nodes: []Node{n}}), fs.ErrNotExist,
 		test.Sprint("a dangling link"))
 }
@@ -221,8 +221,8 @@ func openTerminal(t *testing.T) (*os.File, string) {
 	return master, port.Name()
 }
 
-// A task gets the source of a simulated node, with the block's owner and mode. Without the checks a link
-// could give the task any file of the host.
+// A task gets access to the source of a simulated node, because Make sets the block's owner and mode there. Without the
+// checks, a link at the source could give the task any file of the host.
 func TestMake_SimulationGetsNoHostDevice(t *testing.T) {
 	testsupport.NeedRoot(t)
 	for name, c := range map[string]struct {
@@ -320,7 +320,7 @@ func TestMake_RefusesReplaceableDirectory(t *testing.T) {
 	}
 }
 
-func TestEmpty_KeepsDirectories(t *testing.T) {
+func TestEmpty_RemovesNodesButKeepsDirectories(t *testing.T) {
 	testsupport.NeedRoot(t)
 	d := newDir(t)
 	for _, name := range []string{"b", "c"} {
@@ -339,7 +339,7 @@ func TestEmpty_KeepsDirectories(t *testing.T) {
 func TestWithdraw_RemovesTheNodeFromEveryDevice(t *testing.T) {
 	testsupport.NeedRoot(t)
 	d := newDir(t)
-	must.NoError(t, d.Withdraw(false, 1, 3)) // before the directory exists
+	must.NoError(t, d.Withdraw(false, 1, 3)) // must not fail without the directory
 	d.Admit(false, 1, 3)
 	d.Begin()
 	five, usb := null("tty"), null("001/004")
@@ -355,7 +355,8 @@ func TestWithdraw_RemovesTheNodeFromEveryDevice(t *testing.T) {
 		"e/", "e/bus/", "e/bus/001/", "e/sys/", "e/sys/1-1 -> x", "e/tty Dcrw-rw---- 1:5 0 0")
 }
 
-// A task can keep a node by an O_PATH descriptor or a hard link, and open it when another device has its number.
+// A task can keep a removed node by an O_PATH descriptor or a hard link, and open it when another device has its
+// number.
 func TestNodes_GiveNoAccessAfterRemoval(t *testing.T) {
 	testsupport.NeedRoot(t)
 	other := null("tty")
@@ -367,15 +368,15 @@ func TestNodes_GiveNoAccessAfterRemoval(t *testing.T) {
 		"with another number":    func(d *Dir) error { return d.Make(Device{Name: "d", Nodes: []Node{other}}) },
 		"replaced by a link":     func(d *Dir) error { return link("x", d.Path("d", "tty")) },
 		"replaced by directory":  func(d *Dir) error { return makeDir(d.Path("d", "tty")) },
-		"no longer given":        func(d *Dir) error { return d.Make(Device{Name: "d"}) },
-		"left before its rename": func(d *Dir) error { return link("x", d.Path("d", "x")) },
+		"no longer listed":       func(d *Dir) error { return d.Make(Device{Name: "d"}) },
+		"left over after a kill": func(d *Dir) error { return link("x", d.Path("d", "x")) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDir(t)
 			open := null("tty")
 			open.Mode, open.UID, open.GID = 0o666, 65534, 65534
 			must.NoError(t, d.Make(Device{Name: "d", Nodes: []Node{open}}))
-			if name == "left before its rename" {
+			if name == "left over after a kill" {
 				must.NoError(t, os.Rename(d.Path("d", "tty"), d.Path("d", ".new-x")))
 			}
 			kept := -1
@@ -459,7 +460,7 @@ func TestMake_DistinguishesBlockFromChar(t *testing.T) {
 }
 
 // During a scan the kernel may remove a device and give its number to another.
-func TestMake_RefusesANodeWithdrawnSinceBegin(t *testing.T) {
+func TestMake_RefusesANodeWithdrawnDuringTheScan(t *testing.T) {
 	testsupport.NeedRoot(t)
 	d := newDir(t)
 	d.Begin()
@@ -468,12 +469,12 @@ func TestMake_RefusesANodeWithdrawnSinceBegin(t *testing.T) {
 		test.ErrorIs(t, d.Make(dev), ErrWithdrawn)
 	}
 	wantTree(t, d)
-	d.Begin() // sysfs may still list the node
+	d.Begin() // a new scan: sysfs may still list the node
 	test.ErrorIs(t, d.Make(Device{Name: "d", Nodes: []Node{null("tty")}}), ErrWithdrawn)
-	d.Admit(false, 1, 3) // another device has the number
+	d.Admit(false, 1, 3) // a new node has the number
 	must.NoError(t, d.Make(Device{Name: "d", Nodes: []Node{null("tty")}}))
 	must.NoError(t, d.Withdraw(false, 1, 3))
-	d.Doubt() // Admit may have been missed
+	d.Doubt() // a report of a new node may have been missed
 	d.Begin()
 	must.NoError(t, d.Make(Device{Name: "d", Nodes: []Node{null("tty")}}))
 	wantTree(t, d, "d/", "d/tty Dcrw-rw---- 1:3 0 0")
@@ -500,14 +501,26 @@ func TestClear_RemovesNodesOfPreviousRun(t *testing.T) {
 		must.NoError(t, dir.Make(Device{Name: "old", Nodes: []Node{null("tty")}}))
 		must.NoError(t, dir.Make(Device{Name: "still", Nodes: []Node{null("tty")}}))
 	}
-	must.NoError(t, os.WriteFile(filepath.Join(d.path, ".new-x"), nil, 0o600)) // left by a kill
+	must.NoError(t, os.WriteFile(filepath.Join(d.path, ".new-x"), nil, 0o600)) // left by a killed process
 	must.NoError(t, New(d.path).Clear(map[string]bool{"still": true}))
-	wantTree(t, d, "old/", "still/", "still/tty Dcrw-rw---- 1:3 0 0") // a task may have the directory mounted
+	wantTree(t, d, "old/", "still/", "still/tty Dcrw-rw---- 1:3 0 0") // old stays: a task may have mounted it
 	wantTree(t, other, "old/", "old/tty Dcrw-rw---- 1:3 0 0", "still/", "still/tty Dcrw-rw---- 1:3 0 0")
 	must.NoError(t, New(filepath.Join(t.TempDir(), "never")).Clear(nil))
 }
 
-func TestMake_RefusesForeignDirectory(t *testing.T) {
+// Somebody removes the whole directory while the plugin runs.
+func TestMake_MarksADirectoryThatWasRemoved(t *testing.T) {
+	testsupport.NeedRoot(t)
+	d := newDir(t)
+	node := null("tty")
+	must.NoError(t, d.Make(Device{Name: "d", Nodes: []Node{node}}))
+	must.NoError(t, os.RemoveAll(d.path))
+	must.NoError(t, d.Make(Device{Name: "d", Nodes: []Node{node}}))
+	must.NoError(t, d.Withdraw(false, node.Major, node.Minor))
+	wantTree(t, d, "d/")
+}
+
+func TestMake_RefusesADirectoryWithOtherFiles(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "passwd")
 	must.NoError(t, os.WriteFile(file, nil, 0o600))
@@ -567,7 +580,7 @@ func TestMake_ReportsAMissingRight(t *testing.T) {
 	for _, parent := range []string{open, "/"} {
 		errs := make(chan error)
 		go func() {
-			runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+			runtime.LockOSThread() // never unlocked, so the thread with the changed user ends with the goroutine
 			if os.Geteuid() == 0 {
 				if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, 65534, 65534, 65534); e != 0 {
 					errs <- e
