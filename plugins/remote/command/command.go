@@ -91,11 +91,11 @@ func open(u plugin.Usage, argv []string) (s *session, argument string, err error
 
 	block, err := agentconfig.Block(*path, binary, os.Args[0])
 	if err != nil {
-		return nil, "", fmt.Errorf("failed to read the agent's configuration: %s", oneLine(err))
+		return nil, "", fmt.Errorf("failed to read the agent's configuration: %s", plain.Line(err.Error(), 0))
 	}
 	config, err := schema.Of[driver.Config]().DecodeAgent(block)
 	if err != nil {
-		return nil, "", fmt.Errorf("%s: %s", *path, oneLine(err))
+		return nil, "", fmt.Errorf("%s: %s", *path, plain.Line(err.Error(), 0))
 	}
 	hosts, answers := driver.Endpoints(config)
 	s.answers = answers
@@ -115,7 +115,7 @@ func (s *session) look(ctx context.Context, keep bool) error {
 	for _, e := range s.endpoints {
 		all.Go(func() {
 			if err := e.look(ctx); err != nil {
-				e.Problem = oneLine(err)
+				e.Problem = plain.Line(err.Error(), 0)
 			}
 			if !keep {
 				e.host.Close()
@@ -159,7 +159,7 @@ func check(ctx context.Context, argv []string) error {
 	problems := s.look(ctx, false)
 	api := ""
 	if err := s.answers(ctx); err != nil {
-		api = oneLine(err)
+		api = plain.Line(err.Error(), 0)
 	}
 	if s.json {
 		return cmp.Or(plain.JSON(os.Stdout, map[string]any{"endpoints": s.endpoints, "api_problem": api}), problems)
@@ -181,9 +181,6 @@ func check(ctx context.Context, argv []string) error {
 	}
 	return problems
 }
-
-// oneLine returns an error's message, which may include a host's output, on one line.
-func oneLine(err error) string { return plain.Line(err.Error(), 0) }
 
 // run is a run on an endpoint.
 type run struct {
@@ -284,7 +281,7 @@ func (a act) run(ctx context.Context, argv []string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	if err := e.change(ctx, r, a.to); err != nil {
-		return fmt.Errorf("failed to change the run on endpoint %q: %s", e.Name, oneLine(err))
+		return fmt.Errorf("failed to change the run on endpoint %q: %s", e.Name, plain.Line(err.Error(), 0))
 	}
 	if s.json {
 		return plain.JSON(os.Stdout, r)

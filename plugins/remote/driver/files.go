@@ -91,9 +91,8 @@ func filesOf(root *os.Root, below string, since time.Time) (paths []string, err 
 		if slices.Contains(ofHost, path) || entry.Name() == ".nomad-mount" { // Nomad's marker file in the secrets directory
 			return nil
 		}
-		switch kind := entry.Type(); {
-		case kind.IsRegular(), kind == fs.ModeSymlink, kind == fs.ModeDir && since.IsZero():
-		default:
+		kind := entry.Type()
+		if !kind.IsRegular() && kind != fs.ModeSymlink && (kind != fs.ModeDir || !since.IsZero()) {
 			return nil // such as api.sock, or a directory that was copied before
 		}
 		info, err := entry.Info()

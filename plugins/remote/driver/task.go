@@ -133,10 +133,8 @@ func (t *remoteTask) over() bool {
 	select {
 	case <-t.Ended():
 		return true
-	case <-t.ctx.Done():
-		return true
 	default:
-		return false
+		return t.ctx.Err() != nil
 	}
 }
 

@@ -103,7 +103,7 @@ func TestAllocs_AreMadeConcurrently(t *testing.T) {
 }
 
 func TestAllocs_AreRemovedSomeTimeAfterTheirLastRun(t *testing.T) {
-	dir := t.TempDir()
+	dir := filepath.Join(t.TempDir(), "box[1]")
 	h := &host{allocs: allocs{filepath.Join(dir, "allocs")}, runs: newRuns(dir)}
 	side{h.runs, t, "node"}.start("used")
 	past := time.Now().Add(-2 * keepTime)
@@ -125,7 +125,7 @@ func TestAllocs_AreRemovedSomeTimeAfterTheirLastRun(t *testing.T) {
 
 	broken := h.runs.recordOf("x-y")
 	must.NoError(t, os.WriteFile(broken, []byte("{"), 0o600))
-	must.ErrorContains(t, h.removeAllocs(), "a record of a run can't be read")
+	must.ErrorContains(t, h.removeAllocs(), "failed to read the record "+broken)
 	must.SliceLen(t, 5, left())
 	must.NoError(t, os.Remove(broken))
 	must.NoError(t, h.removeAllocs())

@@ -235,8 +235,8 @@ const keepTime = 4 * time.Hour
 func (h *host) removeAllocs() error {
 	var old []string
 	err := h.runs.locked("", func(all records) error {
-		if files, _ := filepath.Glob(h.runs.recordOf("*")); len(files) != len(all) {
-			return errors.New("a record of a run can't be read")
+		if h.runs.unread != nil {
+			return h.runs.unread
 		}
 		inUse := map[string]bool{}
 		for _, one := range all {

@@ -58,6 +58,7 @@ type runs struct {
 
 	mu     sync.Mutex // also held with the lock of all records: flock(2) does not exclude goroutines
 	claims map[string]*claim
+	unread error // of a record that was left out, during a call of locked
 }
 
 // claim is a run that this connection owns. runs.claims has the claims by task id.
@@ -83,7 +84,7 @@ func prefixOf(key string) string { return fmt.Sprintf("%.8x", sha256.Sum256([]by
 type records map[string]*run
 
 // locked takes the lock of all records, reads the records whose names begin with prefix, and calls change, which may
-// change them. An unreadable record is an error, except with an empty prefix: then it is left out.
+// change them. An unreadable record is an error, except with an empty prefix: then it is left out, and sets r.unread.
 func (r *runs) locked(prefix string, change func(all records) error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -97,25 +98,30 @@ func (r *runs) locked(prefix string, change func(all records) error) error {
 		return err
 	}
 	defer lock.Close()
-	files, err := filepath.Glob(r.recordOf(prefix + "*"))
+	files, err := os.ReadDir(r.dir)
 	if err != nil {
 		return err
 	}
 	all := records{}
+	r.unread = nil
 	for _, file := range files {
-		var one run
-		err := load(file, &one)
-		if err != nil && prefix != "" {
-			return fmt.Errorf("failed to read the record %s: %w", file, err)
+		name, isRecord := strings.CutSuffix(file.Name(), ".json")
+		if !isRecord || !strings.HasPrefix(name, prefix) {
+			continue
 		}
+		var one run
+		err := load(r.recordOf(name), &one)
 		if err == nil {
-			all[strings.TrimSuffix(filepath.Base(file), ".json")] = &one
+			all[name] = &one
+			continue
+		}
+		r.unread = fmt.Errorf("failed to read the record %s: %w", r.recordOf(name), err)
+		if prefix != "" {
+			return r.unread
 		}
 	}
 	return change(all)
 }
-
-func (r *runs) save(name string, one *run) error { return save(r.recordOf(name), one) }
 
 func (r *runs) recordOf(name string) string { return filepath.Join(r.dir, name+".json") }
 
@@ -218,7 +224,7 @@ func (r *runs) become(taskID, allocID string, s State) error {
 			one.Owner.NodeID = ""
 			r.drop(taskID)
 		}
-		if err := r.save(name, one); s != Stopping {
+		if err := save(r.recordOf(name), one); s != Stopping {
 			return err
 		}
 		return nil
@@ -242,7 +248,7 @@ func (r *runs) assign(q *ChangeRequest) error {
 				one.Owner.AllocID = Operator
 			}
 			r.forgetAlone(name)
-			return r.save(name, one)
+			return save(r.recordOf(name), one)
 		}
 		return errNotOwner
 	})
@@ -252,7 +258,7 @@ func (r *runs) assign(q *ChangeRequest) error {
 const Operator = "operator"
 
 // seize makes this connection the owner of a run without a claim, in order to end it, if ChangeRequest allows that. It
-// returns the run, which has only an id if there is no record of it.
+// returns the run, which has only an id if there is no record of it. An unreadable record may be the run's.
 func (r *runs) seize(q *ChangeRequest) (over *run, err error) {
 	over = &run{Run: Run{TaskID: q.TaskID}}
 	err = r.locked("", func(all records) error {
@@ -271,7 +277,7 @@ func (r *runs) seize(q *ChangeRequest) (over *run, err error) {
 			over = one
 			return r.condemn(name, one)
 		}
-		return nil
+		return r.unread
 	})
 	return over, err
 }
@@ -282,7 +288,7 @@ func (r *runs) condemn(name string, one *run) error {
 	before := *one
 	one.Epoch++
 	one.State = Ending
-	if r.save(name, one) != nil {
+	if save(r.recordOf(name), one) != nil {
 		*one = before
 	}
 	return r.follow(name, one)
@@ -292,7 +298,7 @@ func (r *runs) condemn(name string, one *run) error {
 func (r *runs) started(taskID string, saved []byte) error {
 	return r.change(taskID, func(name string, one *run, _ records) error {
 		one.State, one.Saved = Running, saved
-		return r.save(name, one)
+		return save(r.recordOf(name), one)
 	})
 }
 
@@ -370,7 +376,7 @@ func (r *runs) take(name string, one *run, q *ClaimRequest) error {
 	one.OrphanTimeout = q.OrphanTimeout
 	err := r.give(one, q.Owner)
 	if err == nil {
-		err = r.save(name, one)
+		err = save(r.recordOf(name), one)
 	}
 	if err != nil && again { // the owner stays the same, so a full disk does not matter
 		one.Epoch--

@@ -371,13 +371,16 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			b.leave()
 			must.ErrorIs(t, give(4, Kept), errNotOwner) // it is being stopped
 		},
-		"an unreadable record blocks only its own task": func(t *testing.T, a, b side) {
+		"an unreadable record blocks only its own task, and the end of unknown tasks": func(t *testing.T, a, b side) {
 			a.start("a")
 			must.NoError(t, os.WriteFile(filepath.Join(a.dir, nameOf("other", "x")+".json"), []byte("{"), 0o600))
 			_, err := b.orphans()
 			must.NoError(t, err)
 			must.Eq(t, "have a", b.ask("b", gone("a")))
 			_, _, err = b.claim(b.request("b", func(q *ClaimRequest) { q.Key = "other" }))
+			must.ErrorContains(t, err, "failed to read the record")
+			must.NoError(t, b.seize(&ChangeRequest{TaskID: "a/task", AllocID: "b"}))
+			err = b.seize(&ChangeRequest{TaskID: "unknown/task", AllocID: "unknown"})
 			must.ErrorContains(t, err, "failed to read the record")
 		},
 		"a resume starts nothing": func(t *testing.T, a, b side) {
