@@ -101,16 +101,16 @@ func (t *remoteTask) reclaim(ctx context.Context, link *host.Link) (mine bool, e
 	case reply.Verdict == shim.Have:
 		t.setTaken("")
 		return true, nil
-	case reply.Verdict == shim.None && !t.isTaken():
+	case reply.Verdict == shim.None:
 		return false, status.Error(codes.NotFound, "no record of it exists")
-	case reply.Verdict != shim.None && t.setTaken(reply.Owner.AllocID):
+	case t.setTaken(reply.Owner.AllocID):
 		t.event("Allocation %s has the task now", plain.Line(reply.Owner.AllocID, maxMessage))
 	}
 	return false, nil
 }
 
-// setTaken records the allocation that has the run, and returns whether it is another one than before. The task on this
-// node stays running until Nomad ends the task, because Nomad would restart it after an exit.
+// setTaken records the allocation that has the run, and returns whether it is another one than before. As long as the
+// run exists, the task on this node stays running, because Nomad would restart it after an exit.
 func (t *remoteTask) setTaken(allocID string) bool {
 	t.mu.Lock()
 	changed := t.takenBy != allocID

@@ -15,7 +15,9 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
@@ -110,4 +112,17 @@ func TestTidy_OneRunDoesNotHoldUpOthers(t *testing.T) {
 		return remains("d")
 	})
 	must.NoError(t, e.Close())
+}
+
+// Nomad must not report a task as running that has ended on another node.
+func TestReclaim_ReportsATakenRunThatIsGone(t *testing.T) {
+	reply := &shim.ClaimReply{Verdict: shim.Held, Owner: shim.Owner{AllocID: "b"}}
+	link := simulated{claim: func(*shim.ClaimRequest) (*shim.ClaimReply, error) { return reply, nil }}.link(t)
+	taken := &remoteTask{config: &drivers.TaskConfig{ID: "a/b/c"}, event: func(string, ...any) {}}
+	mine, err := taken.reclaim(t.Context(), link)
+	must.NoError(t, err)
+	must.False(t, mine)
+	reply = &shim.ClaimReply{Verdict: shim.None}
+	_, err = taken.reclaim(t.Context(), link)
+	must.Eq(t, codes.NotFound, status.Code(err))
 }
