@@ -7,9 +7,12 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/plugins/drivers"
@@ -20,6 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/outrider-dev/outrider/internal/core/agentapi"
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 
 	"github.com/outrider-dev/outrider/plugins/remote/host"
@@ -30,6 +34,7 @@ import (
 type simulated struct {
 	claim  func(*shim.ClaimRequest) (*shim.ClaimReply, error)
 	change func(*shim.ChangeRequest) error
+	runs   []shim.Run
 }
 
 // link returns a connection to the host, without a driver.
@@ -70,6 +75,8 @@ func (s simulated) serve(_ any, stream grpc.ServerStream) error {
 		if err != nil {
 			return err
 		}
+	case "/outrider.remote.Host/List":
+		return stream.SendMsg(&shim.ListReply{Runs: s.runs})
 	}
 	return stream.SendMsg(&shim.Nothing{})
 }
@@ -111,6 +118,36 @@ func TestTidy_OneRunDoesNotHoldUpOthers(t *testing.T) {
 		e.tidy(t.Context(), "box", link)
 		return remains("d")
 	})
+	must.NoError(t, e.Close())
+}
+
+// The host may be shared with another cluster that has a job of the same name.
+func TestTidy_EndsOnlyRunsOfKnownAllocations(t *testing.T) {
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/v1/job/web":
+			_, _ = w.Write([]byte(`{"ID": "web", "Stop": true}`))
+		case "/v1/allocation/known":
+			_, _ = w.Write([]byte(`{"ID": "known", "ClientStatus": "complete"}`))
+		default:
+			http.Error(w, "alloc not found", http.StatusNotFound)
+		}
+	}))
+	defer api.Close()
+	var ended []string
+	host := simulated{change: func(q *shim.ChangeRequest) error {
+		ended = append(ended, q.TaskID)
+		return nil
+	}}
+	for _, alloc := range []string{"unknown", "known", ""} {
+		host.runs = append(host.runs, shim.Run{
+			TaskID: alloc + "/main", Key: `["global","default","web","group","0","main",""]`, Owner: shim.Owner{AllocID: alloc},
+			State: shim.Released, Alone: time.Hour,
+		})
+	}
+	e := newEngine(Config{API: agentapi.Config{Address: api.URL}}, hclog.NewNullLogger())
+	e.tidy(t.Context(), "box", host.link(t))
+	must.Eq(t, []string{"known/main"}, ended)
 	must.NoError(t, e.Close())
 }
 

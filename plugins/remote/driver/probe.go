@@ -87,17 +87,17 @@ func (e *engine) tidy(ctx context.Context, endpoint string, link *host.Link) {
 		return
 	}
 	for _, run := range there.Runs {
-		end := &shim.ChangeRequest{TaskID: run.TaskID, Epoch: run.Epoch, State: shim.Ending}
 		if run.Followed || run.State == shim.Kept || run.Alone < shim.AbsentTime {
 			continue
 		}
 		of := NamesOf(run.Key)
-		// only if the job exists and is stopped: the run of an unknown job may be another cluster's
-		if j, err := e.nomad.job(ctx, of.Namespace, of.Job); err != nil || j == nil || !j.Stop {
+		_, known := e.nomad.over(ctx, of.Namespace, run.Owner.AllocID)
+		j, err := e.nomad.job(ctx, of.Namespace, of.Job)
+		if !known || err != nil || j == nil || !j.Stop { // the run of an unknown allocation may be another cluster's
 			continue
 		}
 		e.logger.Info("ending a run whose job was stopped", "run", run.TaskID)
-		_, err := shim.Change.On(ctx, link.Shim, end)
+		_, err = shim.Change.On(ctx, link.Shim, &shim.ChangeRequest{TaskID: run.TaskID, Epoch: run.Epoch, State: shim.Ending})
 		if err != nil {
 			e.logger.Warn("failed to end the run of a stopped job", "run", run.TaskID, "error", err)
 		}
