@@ -28,8 +28,8 @@ import (
 //
 // A directory is unsafe if another user owns it or can write to it or a directory above. Directories above may be
 // writable for the user's private group, or sticky, such as /tmp. The script removes temporary files of failed
-// attempts, versions that no node has used for 30 days, and *.taken files (type runs) of that age. Running processes
-// survive the removal of their program.
+// attempts, versions that no node has used for 30 days, and files of that age in runs: *.taken (type runs), and .new-*,
+// which a killed program on the host may leave. Running processes survive the removal of their program.
 const script = `
 mask=$(umask); umask 077
 fail() { printf 'error %s\n' "$1"; exit 0; }
@@ -70,7 +70,7 @@ while :; do
 	p=${p%/*}; p=${p:-/}; depth=$((depth < 9 ? depth + 1 : 9))
 done
 
-find "$home/runs" -name '*.taken' -mtime +30 -exec rm -f {} \; 2>/dev/null
+find "$home/runs" \( -name '*.taken' -o -name '.new-*' \) -mtime +30 -exec rm -f {} \; 2>/dev/null
 if [ -f "$name" ] && [ ! -L "$name" ] && [ -x "$name" ] && sized "$name"; then
 	touch "$name" 2>/dev/null
 	echo there

@@ -324,20 +324,24 @@ func TestProgram_RemovesOldFiles(t *testing.T) {
 	c := configOf(sshdtest.Start(t))
 	dir := filepath.Join(t.TempDir(), "dir")
 	must.NoError(t, os.MkdirAll(dir+"/bin", 0o700))
+	must.NoError(t, os.MkdirAll(dir+"/runs", 0o700))
 	for name, age := range map[string]time.Duration{
-		"nomad-driver-remote-used": 20 * 24 * time.Hour, "nomad-driver-remote-old": 40 * 24 * time.Hour,
-		"nomad-driver-remote-x.tmp-new": 30 * time.Minute, "nomad-driver-remote-x.tmp-old": 2 * time.Hour,
-		"other": 40 * 24 * time.Hour,
+		"bin/nomad-driver-remote-used": 20 * 24 * time.Hour, "bin/nomad-driver-remote-old": 40 * 24 * time.Hour,
+		"bin/nomad-driver-remote-x.tmp-new": 30 * time.Minute, "bin/nomad-driver-remote-x.tmp-old": 2 * time.Hour,
+		"bin/other": 40 * 24 * time.Hour, "runs/x.json": 40 * 24 * time.Hour,
+		"runs/x.taken": 40 * 24 * time.Hour, "runs/y.taken": 20 * 24 * time.Hour,
+		"runs/.new-1": 40 * 24 * time.Hour, "runs/.new-2": time.Minute,
 	} {
-		must.NoError(t, os.WriteFile(filepath.Join(dir, "bin", name), nil, 0o600))
+		must.NoError(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
 		then := time.Now().Add(-age)
-		must.NoError(t, os.Chtimes(filepath.Join(dir, "bin", name), then, then))
+		must.NoError(t, os.Chtimes(filepath.Join(dir, name), then, then))
 	}
 	programs := here(local(t, 0))
 	_, path, err := start(t.Context(), c, dir, programs)
 	must.NoError(t, err)
 	want := []string{filepath.Base(path), "nomad-driver-remote-used", "nomad-driver-remote-x.tmp-new", "other"}
 	must.SliceContainsAll(t, want, files(t, dir+"/bin"))
+	must.Eq(t, []string{".new-2", "x.json", "y.taken"}, files(t, dir+"/runs"))
 
 	// each connection of a node counts as use of the program
 	then := time.Now().Add(-40 * 24 * time.Hour)
