@@ -27,9 +27,9 @@ import (
 // complete, and only the plugin's user can change it, so the script checks only the size of an existing copy.
 //
 // A directory is unsafe if another user owns it or can write to it or a directory above. Directories above may be
-// writable for the user's private group, or sticky, such as /tmp. The script removes temporary files of failed
-// attempts, versions that no node has used for 30 days, and files of that age in runs: *.taken (type runs), and .new-*,
-// which a killed program on the host may leave. Running processes survive the removal of their program.
+// sticky, such as /tmp, or writable for the user's private group, but not for root's, or by an ACL. The script removes
+// temporary files of failed attempts, versions that no node has used for 30 days, and files of that age in runs:
+// *.taken (type runs), and .new-* of killed programs. Running processes survive the removal of their program.
 const script = `
 mask=$(umask); umask 077
 fail() { printf 'error %s\n' "$1"; exit 0; }
@@ -62,8 +62,8 @@ while :; do
 	case $3 in "$uid") ;; 0) [ $depth -ge 2 ] || unsafe;; *) unsafe;; esac
 	case $depth:$1 in
 	[2-9]*:?????????[tT]*) ;;
-	*:????????w*) unsafe;;
-	[2-9]*:?????w*) [ "$3" = 0 ] && [ "$4" = 0 ] || [ "$3:$4" = "$uid:$uid" ] || unsafe;;
+	*:????????w*|*:?????w????+*) unsafe;;
+	[2-9]*:?????w*) [ "$3" != 0 ] && [ "$3:$4" = "$uid:$uid" ] || unsafe;;
 	*:?????w*) unsafe;;
 	esac
 	[ "$p" = / ] && break

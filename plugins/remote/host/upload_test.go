@@ -203,6 +203,14 @@ func TestProgram_OtherUsersCanNotReplaceIt(t *testing.T) {
 	make("group/ours", own, own, 0o755)
 	make("private-group", own, own, 0o775)
 	make("private-group/ours", own, own, 0o755)
+	make("root-group", 0, 0, 0o775)
+	make("root-group/ours", own, own, 0o755)
+	make("listed", own, own, 0o775)
+	make("listed/ours", own, own, 0o755)
+	// user::rwx user:65534:rwx group::r-x mask::rwx other::r-x, in the format of posix_acl_xattr.h
+	acl := []byte("\x02\x00\x00\x00" + "\x01\x00\x07\x00\xff\xff\xff\xff" + "\x02\x00\x07\x00\xfe\xff\x00\x00" +
+		"\x04\x00\x05\x00\xff\xff\xff\xff" + "\x10\x00\x07\x00\xff\xff\xff\xff" + "\x20\x00\x05\x00\xff\xff\xff\xff")
+	must.NoError(t, unix.Setxattr(filepath.Join(scratch, "listed"), "system.posix_acl_access", acl, 0))
 	make("ours", own, own, 0o755)
 	make("ours/bin", other, other, 0o755)
 	must.NoError(t, os.Symlink("theirs/ours", filepath.Join(scratch, "link")))
@@ -212,6 +220,7 @@ func TestProgram_OtherUsersCanNotReplaceIt(t *testing.T) {
 	for dir, unsafe := range map[string]string{
 		"theirs/ours": "theirs", "root": "root/bin", "open": "open", "open/ours": "open", "sticky": "sticky",
 		"group": "group", "group/ours/new": "group", "private-group": "private-group",
+		"root-group/ours": "root-group", "listed/ours": "listed",
 		"ours": "ours/bin", "link": "theirs", ".": "",
 	} {
 		_, _, err := start(t.Context(), c, filepath.Join(scratch, dir), programs)
