@@ -32,7 +32,7 @@ const (
 func (t *remoteTask) request(taskID string) *shim.ClaimRequest {
 	return &shim.ClaimRequest{
 		Key: t.saved.Key, Hash: t.saved.Hash, TaskID: taskID,
-		Owner: shim.Owner{AllocID: t.config.AllocID, NodeID: t.config.NodeID}, Output: *t.output(),
+		Owner:  shim.Owner{AllocID: t.config.AllocID, NodeID: t.config.NodeID},
 		Wanted: t.wanted, Reattach: t.saved.OnLost != onLostRestart, OrphanTimeout: t.saved.OrphanTimeout,
 	}
 }
@@ -42,6 +42,7 @@ func (t *remoteTask) request(taskID string) *shim.ClaimRequest {
 func (t *remoteTask) claim(ctx context.Context, link *host.Link, progress core.Event) (*shim.ClaimReply, error) {
 	limit := time.Now().Add(heldTime)
 	request := t.request(t.config.ID)
+	request.Output = *t.output()
 	for announced := false; ; {
 		err := t.endLeft(ctx, link)
 		var reply *shim.ClaimReply

@@ -46,6 +46,7 @@ type remoteTask struct {
 	claiming sync.Mutex // held while the run is claimed or released on the host
 
 	copied  atomic.Int64 // counts parts of the output
+	logging sync.Mutex   // held while output is copied to this node
 	copying sync.Mutex   // held while files are copied to the host
 
 	minute time.Time // start of the current minute of host events
@@ -183,16 +184,15 @@ func (f *following) follow(link *host.Link) *task.Exit {
 		return nil
 	}
 	ctx, cancel := context.WithCancel(f.ctx)
+	defer cancel()
 	output := make(chan struct{})
 	go func() {
 		defer close(output)
+		f.logging.Lock() // the next copy continues where this one ends
+		defer f.logging.Unlock()
 		if err := f.copyOutput(ctx, link); err != nil {
 			f.event("Stopped copying the output: %v", err)
 		}
-	}()
-	defer func() {
-		cancel()
-		<-output // the next copy continues where this one ends
 	}()
 	go func() { _ = f.stopOn(link) }() // an earlier connection may have failed to deliver a stop
 	results, err := link.Driver.WaitTask(ctx, f.saved.RunID)

@@ -89,6 +89,37 @@ func TestStop_ReportsAnUnreachableHost(t *testing.T) {
 	must.NoError(t, ended.end(t.Context(), time.Second, ""))
 }
 
+// exited is a host's driver with a task that has ended.
+type exited struct{ host.Driver }
+
+func (exited) WaitTask(context.Context, string) (<-chan *drivers.ExitResult, error) {
+	results := make(chan *drivers.ExitResult, 1)
+	results <- &drivers.ExitResult{ExitCode: 7}
+	return results, nil
+}
+
+func TestFollow_HungLogDirectoryDelaysNoExitForever(t *testing.T) {
+	testsupport.Long(t, "an exit waits for the output")
+	link := simulated{
+		claim: func(*shim.ClaimRequest) (*shim.ClaimReply, error) { return &shim.ClaimReply{Verdict: shim.Have}, nil },
+	}.link(t)
+	link.Driver = exited{}
+	said := make(chan string, 1)
+	f := &following{remoteTask: &remoteTask{
+		config: &drivers.TaskConfig{ID: "a/b/c", AllocDir: testsupport.HungDir(t), Name: "b"}, ctx: t.Context(),
+		event: func(format string, args ...any) { said <- fmt.Sprintf(format, args...) },
+	}}
+	exits := make(chan *task.Exit, 1)
+	go func() { exits <- f.follow(link) }()
+	select {
+	case exit := <-exits:
+		must.Eq(t, 7, exit.Code)
+		must.StrHasPrefix(t, "The end of the output is missing", <-said)
+	case <-time.After(2 * outputTime):
+		t.Fatal("the exit is not reported")
+	}
+}
+
 // The plugin must not retry forever on a host that grants a claim and then refuses the change.
 func TestStop_GivesUpIfTheHostRefusesAClaimedRun(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())

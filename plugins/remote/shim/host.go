@@ -234,7 +234,7 @@ const keepTime = 4 * time.Hour
 // while a record cannot be read.
 func (h *host) removeAllocs() error {
 	var old []string
-	err := h.runs.locked("", func(all records) error {
+	err := h.runs.locked("", func(all records) (err error) {
 		if h.runs.unread != nil {
 			return h.runs.unread
 		}
@@ -243,7 +243,6 @@ func (h *host) removeAllocs() error {
 			allocID, _ := partsOf(one.TaskID)
 			inUse[allocID] = true
 		}
-		var err error
 		old, err = h.allocs.retire(inUse, time.Now().Add(-keepTime))
 		return err
 	})
