@@ -44,7 +44,6 @@ type engine struct {
 }
 
 var (
-	_ core.Engine  = (*engine)(nil)
 	_ core.Capable = (*engine)(nil)
 	_ core.Prober  = (*engine)(nil)
 )

@@ -90,6 +90,8 @@ func (t *remoteTask) claim(ctx context.Context, link *host.Link, progress core.E
 func (t *remoteTask) reclaim(ctx context.Context, link *host.Link) (mine bool, err error) {
 	t.claiming.Lock() // a claim after a release would take the run back
 	defer t.claiming.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute) // the host's disk may hang, and a release waits for this claim
+	defer cancel()
 	if t.parted.Load() {
 		return false, nil
 	}

@@ -359,21 +359,25 @@ func (t *remoteTask) end(ctx context.Context, timeout time.Duration, signal stri
 	t.stop = &stop{timeout: timeout, signal: signal}
 	t.mu.Unlock()
 	limit := time.After(timeout + stopGrace)
+	stopped := make(chan error, 1)
 	link, err := t.connected()
 	if err == nil {
-		err = t.stopOn(link) // returns when the task or the connection has ended
-		if err != nil && link.Alive() {
-			return errors.New(plain.Line(err.Error(), maxMessage)) // an error of the host
-		}
+		go func() { stopped <- t.stopOn(link) }() // until the task or the connection ends, or longer if the host's disk hangs
 	}
-	select {
-	case <-t.Ended():
-		return nil
-	case <-limit:
-		return fmt.Errorf("the task will be stopped when endpoint %q can be reached: %w", t.saved.Endpoint,
-			cmp.Or(err, errors.New("the host has not reported the exit")))
-	case <-ctx.Done():
-		return ctx.Err()
+	for {
+		select {
+		case <-t.Ended():
+			return nil
+		case err = <-stopped:
+			if err != nil && link.Alive() {
+				return errors.New(plain.Line(err.Error(), maxMessage)) // an error of the host
+			}
+		case <-limit:
+			return fmt.Errorf("the task will be stopped when endpoint %q can be reached: %w", t.saved.Endpoint,
+				cmp.Or(err, errors.New("the host has not reported the exit")))
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 }
 

@@ -36,8 +36,6 @@ type host struct {
 	logger  hclog.Logger
 }
 
-var _ drivers.DriverPlugin = (*host)(nil)
-
 func newHost(d *core.Driver, o Options, logger hclog.Logger) *host {
 	return &host{
 		Driver: d, allocs: allocs{filepath.Join(o.Dir, "allocs")},

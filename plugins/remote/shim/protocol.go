@@ -248,10 +248,8 @@ var (
 	service = grpc.ServiceDesc{
 		ServiceName: strings.Trim(serviceName, "/"),
 		HandlerType: (*receiving)(nil),
-		Methods: []grpc.MethodDesc{
-			Claim.describe(), Change.describe(), List.describe(), Logs.describe(),
-		},
-		Streams: []grpc.StreamDesc{filesStream},
+		Methods:     []grpc.MethodDesc{Claim.describe(), Change.describe(), List.describe(), Logs.describe()},
+		Streams:     []grpc.StreamDesc{filesStream},
 	}
 )
 

@@ -378,12 +378,11 @@ func (r *runs) take(name string, one *run, q *ClaimRequest) error {
 	if err == nil {
 		err = save(r.recordOf(name), one)
 	}
-	if err != nil && again { // the owner stays the same, so a full disk does not matter
-		one.Epoch--
-		err = nil
-	}
-	if err != nil {
+	if err != nil && !again {
 		return err
+	}
+	if err != nil { // the owner stays the same, so a full disk does not matter
+		one.Epoch--
 	}
 	return r.follow(name, one)
 }
