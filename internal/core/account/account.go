@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package account resolves the user of a task with the name service of this host.
+// Package account looks up the user and the groups of a task in the account databases of this host.
 package account
 
 import (
@@ -24,19 +24,19 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// DynamicPrefix precedes the id in the name of a user that Nomad gives to a task (helper/users/dynamic). The
-// user's group has the same id.
+// DynamicPrefix begins the name of a user that Nomad allocates to one task: "nomad-" and a number, which is both the
+// user id and the group id (helper/users/dynamic).
 const DynamicPrefix = "nomad-"
 
-// Account is a task's user with the values for its environment.
+// Account is a task's user. Name and Home are the values of USER and HOME in the task's environment.
 type Account struct {
 	task.User
 	Name, Home string
 }
 
-// Resolve looks up a job's user field: a name or an id, optionally followed by :group to override
-// the user's own group. extra lists additional supplementary groups. It returns nil for an empty
-// field without extra groups, which means this process's user.
+// Resolve looks up a job's user field: a user's name or id. ":group" may follow and replaces the user's primary group.
+// extra names further supplementary groups. An empty name means this process's user. If the field is empty and extra
+// too, Resolve returns nil.
 func Resolve(field string, extra []string) (*Account, error) {
 	if field == "" && len(extra) == 0 {
 		return nil, nil
@@ -63,11 +63,11 @@ func Resolve(field string, extra []string) (*Account, error) {
 	}
 	may := maySetGroups()
 	switch {
-	case !may: // the task has the agent's groups, not the account's
+	case !may: // the task keeps the agent's groups
 		if a.Groups, err = OwnGroups(); err != nil {
 			return nil, err
 		}
-	case u.Username != "": // a bare id without an account belongs to no groups
+	case u.Username != "": // an id without an account belongs to no groups
 		if a.Groups, err = groupsOf(u); err != nil {
 			return nil, fmt.Errorf("failed to look up the groups of user %q: %w", name, err)
 		}
@@ -89,14 +89,14 @@ func Resolve(field string, extra []string) (*Account, error) {
 	return a, nil
 }
 
-// maySetGroups reports whether tasks can have groups that the agent does not have.
+// maySetGroups reports whether this process may start tasks with groups to which it does not itself belong.
 var maySetGroups = sync.OnceValue(func() bool {
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var caps [2]unix.CapUserData
 	if unix.Capget(&hdr, &caps[0]) != nil || caps[0].Effective&(1<<unix.CAP_SETGID) == 0 {
 		return false
 	}
-	policy, err := os.ReadFile("/proc/self/setgroups") // user_namespaces(7)
+	policy, err := os.ReadFile("/proc/self/setgroups") // "deny" in some user namespaces: user_namespaces(7)
 	return err != nil || string(bytes.TrimSpace(policy)) != "deny"
 })
 
@@ -109,8 +109,8 @@ func OwnGroups() (groups []uint32, err error) {
 	return groups, err
 }
 
-// lookupUser finds an account in /etc/passwd, or in the name service switch through getent(1),
-// since a static binary cannot query it directly.
+// lookupUser finds an account in /etc/passwd or, through getent(1), in the name service switch, which a static binary
+// cannot query. An id without an account, and a dynamic user of Nomad, also yield a user.
 func lookupUser(name string) (*user.User, error) {
 	if err := checkNumber("user", name); err != nil {
 		return nil, err
@@ -132,7 +132,7 @@ func lookupUser(name string) (*user.User, error) {
 	if numeric != nil {
 		id, numeric = parseID(strings.TrimPrefix(name, DynamicPrefix))
 	}
-	if numeric == nil { // any id can run processes, even without an account
+	if numeric == nil { // a process can run under any id, even one without an account
 		text := strconv.FormatUint(uint64(id), 10)
 		return &user.User{Uid: text, Gid: text, HomeDir: "/"}, nil
 	}
@@ -185,8 +185,8 @@ func getent(database, key string) []string {
 	return strings.Split(line, ":")
 }
 
-// getentInitgroups returns the groups of a user from the name service. It returns nil for a user in
-// /etc/passwd, whose groups are in /etc/group.
+// getentInitgroups returns the groups that the name service lists for a user, or nil for a user in /etc/passwd:
+// GroupIds finds such a user's groups in /etc/group.
 func getentInitgroups(name string) []string {
 	if _, err := user.Lookup(name); err == nil {
 		return nil
@@ -217,7 +217,7 @@ func parseID(s string) (uint32, error) {
 	return v, nil
 }
 
-// ParseDecimal parses a number in the kernel's format: no sign, spaces or leading zeros.
+// ParseDecimal parses a number as the kernel prints it: decimal digits without sign, spaces or leading zeros.
 func ParseDecimal(s string) (uint32, error) {
 	v, err := strconv.ParseUint(s, 10, 32)
 	if err == nil && strconv.FormatUint(v, 10) != s {
@@ -226,11 +226,11 @@ func ParseDecimal(s string) (uint32, error) {
 	return uint32(v), err
 }
 
-// checkNumber rejects text that looks like a number but is not a valid id. getent(1) would parse it
-// with strtoul(3), which turns "4294967296", "+0" and " 0" into root's id.
+// checkNumber rejects text that looks like a number but is not a valid id. getent(1) would accept "4294967296", "+0"
+// and " 0", and parse each as 0, the id of root, with strtoul(3).
 func checkNumber(kind, s string) error {
 	digits := strings.TrimLeft(strings.TrimSpace(s), "+-")
-	_, err := strconv.ParseUint(digits, 0, 64) // base 0 also parses 0x0
+	_, err := strconv.ParseUint(digits, 0, 64) // base 0 also recognizes prefixes such as 0x
 	number := err == nil || errors.Is(err, strconv.ErrRange) || digits != "" && strings.Trim(digits, "0123456789") == ""
 	if _, err := parseID(s); err == nil || !number {
 		return nil

@@ -16,7 +16,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-func TestResolveUser_RefusesNumbersThatAreNoIDs(t *testing.T) {
+func TestResolveUser_RefusesNumbersThatAreNotIDs(t *testing.T) {
 	for _, id := range []string{
 		"4294967296", "4294967295", "18446744073709551616", "99999999999999999999999",
 		"+0", "-0", "+-0", "-1", " 0", "0 ", "\t0", "0\n", "\v0", "00", "007", "08", "0x0", "0b0", "0o0", "1_0", "\u00a00",
@@ -39,7 +39,7 @@ func TestResolveUser_RefusesNumbersThatAreNoIDs(t *testing.T) {
 	test.Eq(t, 4294967294, a.GID, test.Sprintf("the last id: %+v", a))
 }
 
-// nameService replaces getent(1) with a script.
+// nameService puts a script into PATH that is run in place of getent(1).
 func nameService(t *testing.T, script string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -116,5 +116,5 @@ func TestResolveUser_ReadsIDsStrictly(t *testing.T) {
 
 func needGroups(t *testing.T) {
 	t.Helper()
-	testsupport.NeedRoot(t) // to give tasks groups
+	testsupport.NeedRoot(t) // without root, a task keeps the groups of the agent
 }

@@ -19,11 +19,11 @@ import (
 	"time"
 )
 
-// Limit is the time limit of a request that is not a blocking query. An agent whose servers hang
-// neither refuses a request nor responds to it.
+// Limit is the usual limit for Soon, and limits the setup of a connection. Without a limit, a request could wait
+// forever: an agent whose servers hang accepts a request and never responds.
 const Limit = 3 * time.Second
 
-// maxText limits how many bytes of an error response are read.
+// maxText is the number of bytes of an error response that are read. The rest is ignored.
 const maxText = 1 << 10
 
 // Client sends requests to one agent. Its methods may be called concurrently.
@@ -32,12 +32,12 @@ type Client struct {
 	http *http.Client
 }
 
-// New returns a client. Its credential files may be created or replaced later: the token is read for each request,
-// certificates are read for each connection.
+// New returns a client. The files with its credentials may be created or replaced later: the client reads the token for
+// each request, and the certificates for each connection.
 func New(a Config) *Client {
 	return &Client{a, &http.Client{
 		Transport: &http.Transport{DialTLSContext: a.dial, MaxIdleConns: 2},
-		CheckRedirect: func(*http.Request, []*http.Request) error { // the token is only for Nomad, which never redirects
+		CheckRedirect: func(*http.Request, []*http.Request) error { // Nomad never redirects: the token is for Nomad only
 			return http.ErrUseLastResponse
 		},
 	}}
@@ -62,15 +62,15 @@ func (a Config) dial(ctx context.Context, network, address string) (net.Conn, er
 		}
 		config.Certificates = []tls.Certificate{pair}
 	}
-	// the limit includes the handshake, which does not end with the request
+	// the limit covers the TLS handshake, which net/http continues even after the request has ended
 	dialer := &tls.Dialer{Config: config, NetDialer: &net.Dialer{Timeout: Limit}}
 	return dialer.DialContext(ctx, network, address)
 }
 
-// CloseIdleConnections closes the connections that are kept for the next request.
+// CloseIdleConnections closes the connections that no request is using now.
 func (c *Client) CloseIdleConnections() { c.http.CloseIdleConnections() }
 
-// Refused is a response with a status other than 200.
+// Refused is the error for a response with a status other than 200.
 type Refused struct {
 	Status int
 	Text   string
@@ -83,7 +83,8 @@ func (r *Refused) Error() string {
 	return fmt.Sprintf("the API returned status %d (%s)", r.Status, r.Text)
 }
 
-// Get requests a path, and decodes the response with read. It returns the index of the response.
+// Get requests a path and passes the body of the response to read. It returns the response's X-Nomad-Index, with which
+// a blocking query waits for the next change.
 func (c *Client) Get(ctx context.Context, path string, query url.Values, read func(*json.Decoder) error) (
 	string, error) {
 	header, err := c.request(ctx, path, query, read)
@@ -125,16 +126,16 @@ func (c *Client) request(ctx context.Context, path string, query url.Values, rea
 	return response.Header, nil
 }
 
-// ErrLate is the cause of the context's end after a request has exceeded the limit of Soon.
+// ErrLate is wrapped by the error of a request that took longer than the limit of Soon.
 var ErrLate = errors.New("no response")
 
-// Soon limits a request that is not a blocking query.
+// Soon returns a context for a request that Nomad should answer immediately, and not for a blocking query.
 func Soon(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w within %s", ErrLate, limit))
 }
 
-// IsMissing reports whether an error of Get means that Nomad has no such object. kind is Nomad's name for the kind of
-// object, "alloc" or "job". If the token can't read an object, Nomad returns a different error.
+// IsMissing reports whether an error of Get means that the requested object does not exist. kind is Nomad's word for
+// the object in its response: "alloc" or "job". A token without access to an object causes a different error.
 func IsMissing(err error, kind string) bool {
 	var r *Refused
 	return errors.As(err, &r) && r.Status == http.StatusNotFound && r.Text == kind+" not found"

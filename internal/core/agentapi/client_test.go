@@ -27,7 +27,8 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// renew writes a new certificate, which both sides trust and use, and its key. It returns the agent's configuration.
+// renew writes a new certificate with its key to the files of c. Client and server both present it and both trust it;
+// the server does so with the returned configuration.
 func renew(t *testing.T, c Config) *tls.Config {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -55,7 +56,7 @@ func renew(t *testing.T, c Config) *tls.Config {
 	}
 }
 
-// Certificates with a short life are replaced on disk. The first one is sometimes written after the plugin's start.
+// Short-lived certificates are replaced on disk, and the first one may appear only after the plugin has started.
 func TestGet_UsesRenewedCertificates(t *testing.T) {
 	var current atomic.Pointer[tls.Config]
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
@@ -85,8 +86,9 @@ func TestGet_UsesRenewedCertificates(t *testing.T) {
 	must.ErrorContains(t, get(), "failed to load cert_file and key_file: open ")
 }
 
-// net/http continues a handshake after its request has ended, because a later request could use the connection.
-func TestGet_EndsHandshakesWithAHungAgent(t *testing.T) {
+// net/http continues a TLS handshake after its request has ended, since a later request could use the connection. With
+// a hung agent, such connections must still end.
+func TestGet_ClosesTheConnectionIfATLSHandshakeHangs(t *testing.T) {
 	agent, err := net.Listen("tcp", "127.0.0.1:0")
 	must.NoError(t, err)
 	defer agent.Close()

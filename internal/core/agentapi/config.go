@@ -11,7 +11,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/schema"
 )
 
-// Config has the address and the credentials of the API.
+// Config is the part of a plugin's configuration that describes how to reach the API.
 type Config struct {
 	Address   string `codec:"address" default:"http://127.0.0.1:4646" doc:"The address of the agent's API."`
 	TokenFile string `codec:"token_file" doc:"Absolute path of a file with a token that has the policy in the documentation; it is read again for each request."`
@@ -20,7 +20,7 @@ type Config struct {
 	KeyFile   string `codec:"key_file" doc:"Absolute path of the client certificate's key."`
 }
 
-// Validate checks the configuration, as package schema requires.
+// Validate checks the configuration. Package schema calls it after decoding.
 func (a Config) Validate() error {
 	var p schema.Problems
 	if u, err := url.Parse(a.Address); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {

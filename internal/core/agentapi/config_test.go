@@ -9,7 +9,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-func TestConfig_ReportsAMistakeInOneSentence(t *testing.T) {
+func TestConfig_RefusesInvalidValues(t *testing.T) {
 	good := Config{Address: "https://127.0.0.1:4646", CAFile: "/ca", CertFile: "/cert", KeyFile: "/key"}
 	must.NoError(t, good.Validate())
 	must.ErrorContains(t, Config{Address: "127.0.0.1:4646"}.Validate(), `use for example "http://127.0.0.1:4646"`)

@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package agentconfig finds the config block of a plugin in the configuration of a Nomad agent,
-// without the types that only the agent has.
+// Package agentconfig finds the config block of a plugin in the configuration files of a Nomad agent. It does not link
+// the agent's own configuration package.
 package agentconfig
 
 import (
@@ -15,11 +15,12 @@ import (
 	"github.com/hashicorp/hcl"
 )
 
-// Block returns the config block of a plugin from an agent's configuration. path is a file or
-// directory of HCL1 or JSON, as Nomad reads it. A single file without a plugin block is the config
-// itself, with or without "config { … }" around it. plugin is the usual file name of the plugin,
-// and binary the path of this program: the block may have either name. If several blocks have a
-// config, Block returns an error, because Nomad uses only the last one.
+// Block returns the content of a plugin's config block in an agent's configuration. path is a file or a directory, in
+// HCL1 or JSON, as for the agent's -config. The plugin block may be named plugin, the usual name of the plugin's file,
+// or like the file binary, which is this program. If several such blocks have a config, Block returns an error, since
+// Nomad would silently use the last one.
+//
+// A file without any plugin block is itself taken as the config, with or without "config { … }" around it.
 func Block(path, plugin, binary string) (any, error) {
 	paths, err := list(path)
 	if err != nil {
@@ -36,7 +37,7 @@ func Block(path, plugin, binary string) (any, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", file, err)
 		}
-		if file == path && len(blocks) == 0 { // path is a file
+		if file == path && len(blocks) == 0 { // path is a file and not a directory
 			if config := body["config"]; config != nil {
 				return config, nil
 			}
@@ -67,8 +68,8 @@ func Block(path, plugin, binary string) (any, error) {
 	return nil, fmt.Errorf("%s has no block plugin %q%s", path, plugin, hint)
 }
 
-// block is a plugin block, of the same type as in Nomad. A plain map would not do: in JSON files, such as
-// those that NixOS writes, nested objects would be decoded into a different shape.
+// block has the type that Nomad decodes a plugin block into. A map would not do: HCL1 decodes nested objects of JSON
+// files, such as those that NixOS writes, differently into a map.
 type block struct {
 	Name   string         `hcl:",key"`
 	Config map[string]any `hcl:"config"`
@@ -85,8 +86,9 @@ func parse(text string) (blocks []*block, body map[string]any, err error) {
 	return typed.Plugins, body, err
 }
 
-// list returns the files that an agent with -config=path reads, in its order: the file itself, or the files in the
-// directory, except those that Nomad ignores (command/agent/config.go, LoadConfigDir and isTemporaryFile).
+// list returns the files that an agent with -config=path reads, in the same order: path itself or, if it is a
+// directory, the configuration files in it. It skips the same files as Nomad (command/agent/config.go, LoadConfigDir
+// and isTemporaryFile).
 func list(path string) (paths []string, err error) {
 	info, err := os.Stat(path)
 	if err != nil || !info.IsDir() {

@@ -10,7 +10,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// BenchmarkCreate measures the work that StartTask does before it can start a process.
+// BenchmarkCreate measures Create, which every StartTask waits for before it starts a process.
 func BenchmarkCreate(b *testing.B) {
 	g := v1Task(b)
 	keepParents(b, g)
@@ -24,7 +24,7 @@ func BenchmarkCreate(b *testing.B) {
 	}
 }
 
-// keepParents makes the groups of a second task, so that the parents of g's groups are never removed.
+// keepParents makes groups of another task next to those of g, so that removing g's groups never removes their parents.
 func keepParents(b *testing.B, g Group) {
 	other := Group{Mode: V1, V1: map[string]string{}}
 	for _, dir := range g.Owned {
@@ -36,7 +36,6 @@ func keepParents(b *testing.B, g Group) {
 	})
 }
 
-// BenchmarkRemove removes empty groups.
 func BenchmarkRemove(b *testing.B) {
 	g := v1Task(b)
 	keepParents(b, g)
@@ -48,7 +47,7 @@ func BenchmarkRemove(b *testing.B) {
 	}
 }
 
-// BenchmarkEmpty measures the check at every exit of a task.
+// BenchmarkEmpty measures Empty, which is called at the exit of every task.
 func BenchmarkEmpty(b *testing.B) {
 	g := v1Task(b)
 	must.NoError(b, g.Create(Limits{}))
@@ -59,7 +58,7 @@ func BenchmarkEmpty(b *testing.B) {
 	}
 }
 
-// BenchmarkStats measures one sample.
+// BenchmarkStats measures one sample of a task's statistics.
 func BenchmarkStats(b *testing.B) {
 	g := v1Task(b)
 	must.NoError(b, g.Create(Limits{}))

@@ -1,25 +1,23 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package cgroup puts the processes of a task into control groups. It sets their limits, reads
-// statistics and OOM kills, and kills whole process trees, including processes that tried to
-// escape (double fork, setsid).
+// Package cgroup puts the processes of a task into control groups. It limits what they use, reads their statistics and
+// OOM kills, and kills all of them, including those that tried to escape (double fork, setsid).
 //
-// It uses the groups that Nomad made for the task before calling the driver
-// (client/lib/cgroupslib) and adds only the missing ones:
+// Nomad makes most of a task's groups before it calls the driver (client/lib/cgroupslib). This package uses them, and
+// makes only the missing ones:
 //
-//	v2      nomad.slice/{share,reserve}.slice/<alloc>.<task>.scope is Nomad's; we use it,
-//	        and replace it with a new one if an earlier run used it
-//	v1      freezer, cpu, memory: /nomad/<alloc>.<task>, and a cpuset group, are Nomad's;
-//	        pids and cpuacct: /nomad/<alloc>.<task> are ours, and so is blkio for a task with I/O limits
-//	hybrid  as v1, plus our own cgroup2 directory without controllers, for
-//	        CLONE_INTO_CGROUP, cgroup.kill and membership
+//	v2      Nomad makes nomad.slice/{share,reserve}.slice/<alloc>.<task>.scope; we replace it
+//	        with a new scope of the same name if an earlier run of the task has used it
+//	v1      Nomad makes /nomad/<alloc>.<task> for freezer, cpu and memory, and a cpuset group;
+//	        we make /nomad/<alloc>.<task> for pids and cpuacct, and for blkio if the task has I/O limits
+//	hybrid  as v1, and we make a cgroup2 directory without controllers, for
+//	        CLONE_INTO_CGROUP, cgroup.kill and the list of a task's processes
 //
-// The package keeps no state in memory: a [Group] is a value that consists of absolute paths. It
-// is saved with the task and used by later processes.
+// The package keeps no state in memory. A [Group] consists of absolute paths; it is saved with the task, and a later
+// process can continue with it.
 //
-// Sources: cgroups(7), Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/ of
-// the kernel.
+// Sources: cgroups(7), and Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/ of the kernel.
 package cgroup
 
 import (
@@ -32,55 +30,53 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mode is the version of the cgroup interface in use.
+// Mode is the version of the kernel's cgroup interface that a Group uses.
 type Mode string
 
-// The modes.
+// The modes of a Group.
 const (
 	V2   Mode = "v2"
-	V1   Mode = "v1"   // with or without an additional cgroup2 hierarchy (hybrid)
+	V1   Mode = "v1"   // including hybrid systems: v1 with an additional cgroup2 hierarchy
 	None Mode = "none" // no usable cgroup: a Group of this mode does nothing and has no statistics
 )
 
-// ErrUnavailable is wrapped by the error of [Group.Create] if the groups that Nomad should have
-// made are missing, or if this process may not use them. Nomad itself ignores a failure to make
-// them, so a driver can continue with a Group of mode None.
+// ErrUnavailable is wrapped by an error of [Group.Create] if this process may not use the groups, or if groups that
+// Nomad should have made are missing. Nomad itself ignores a failure to make them, so a driver may continue with a
+// Group of mode None.
 var ErrUnavailable = errors.New("cgroup is unavailable")
 
-// Group describes the control groups of one task. It is a value: it can be copied, compared by
-// its JSON, and used by several processes. The zero value behaves like a Group of mode None.
+// Group describes the control groups of one task. It is a plain value: it can be copied, compared as JSON, and used by
+// several processes. The zero value behaves like a Group of mode None.
 type Group struct {
 	Mode Mode `json:"mode"`
 
-	// Path is the group on v2: Nomad's scope for the task, verbatim.
+	// Path is, on v2, the directory of the scope, exactly as Nomad sent it.
 	Path string `json:"path,omitempty"`
 
-	// V1 are the groups on v1, by controller. Controllers that are mounted
-	// together ("cpu,cpuacct") share one directory. The cpuset group may be
-	// shared with other tasks, so membership is never read from it.
+	// V1 maps each v1 controller to the task's directory. Controllers that are mounted together ("cpu,cpuacct") have the
+	// same directory. The cpuset group may contain other tasks too, so it is never used to find the task's processes.
 	V1 map[string]string `json:"v1,omitempty"`
 
-	// Unified is the cgroup2 directory on a hybrid system.
+	// Unified is the task's cgroup2 directory on a hybrid system.
 	Unified string `json:"unified,omitempty"`
 
-	// Controllers lists the usable controllers on v2. On v1 they are the keys of V1.
+	// Controllers lists the controllers that the group has on v2. On v1 they are the keys of V1.
 	Controllers []string `json:"controllers,omitempty"`
 
-	// Owned lists the directories that Create makes and Remove removes. Unified comes first: a
-	// process joins it before any other.
+	// Owned lists the directories that Create makes and Remove removes. Unified is the first: a process is started in it,
+	// and only then joins the v1 groups.
 	Owned []string `json:"owned,omitempty"`
 
-	// Leaf marks a group planned by [Leaf]. The caller itself runs in it, so Create never kills
-	// its processes.
+	// Leaf marks a group planned by [Leaf] for a supervisor. Create kills no process in it, since its caller may be one.
 	Leaf bool `json:"leaf,omitempty"`
 
-	// Home is set for a Leaf on v2: the group of the process that planned it. An agent without
-	// root can move back only to this group when it leaves its leaf.
+	// Home is the v2 group of the process that planned a Leaf. [Group.Leave] moves an agent without root back to it, since
+	// such an agent can write to no other group outside the leaf.
 	Home string `json:"home,omitempty"`
 }
 
-// Has reports whether the group can limit and measure with this controller:
-// "memory", "cpu", "cpuset", "pids", [IO].
+// Has reports whether the group has a controller, so limits can be set and statistics read: "memory", "cpu", "cpuset",
+// "pids" or [IO].
 func (g Group) Has(controller string) bool {
 	switch g.Mode {
 	case V2:
@@ -94,7 +90,8 @@ func (g Group) Has(controller string) bool {
 	return false
 }
 
-// dirs returns the directories that contain only processes of this group, without duplicates.
+// dirs returns the directories of the group without duplicates. It omits the cpuset group, which may be shared with
+// other tasks.
 func (g Group) dirs() []string {
 	var out []string
 	switch g.Mode {
@@ -102,7 +99,7 @@ func (g Group) dirs() []string {
 		return []string{g.Path}
 	case V1:
 		if g.Unified != "" {
-			out = append(out, g.Unified) // first: it is the cheapest to read
+			out = append(out, g.Unified) // first, because empty reads a single file there
 		}
 		for _, controller := range v1Controllers {
 			dir := g.V1[controller]
@@ -114,7 +111,7 @@ func (g Group) dirs() []string {
 	return out
 }
 
-// cgroup2 returns the directory in the cgroup2 hierarchy, or "" without such a hierarchy.
+// cgroup2 returns the group's directory in a cgroup2 hierarchy, or "" if it has none.
 func (g Group) cgroup2() string {
 	if g.Mode == V2 {
 		return g.Path
@@ -122,19 +119,20 @@ func (g Group) cgroup2() string {
 	return g.Unified
 }
 
-// nomadDirs returns the directories in dirs that Nomad made.
+// nomadDirs returns those of dirs that Nomad made.
 func (g Group) nomadDirs() []string {
 	return slices.DeleteFunc(g.dirs(), func(dir string) bool { return slices.Contains(g.Owned, dir) })
 }
 
-// IsMissing reports whether an error means that a cgroup or one of its interface files does not exist.
-// ENODEV is returned by a file that was opened before its group was removed, and by a clone into such a group.
+// IsMissing reports whether an error means that a cgroup or one of its interface files does not exist. The kernel
+// returns ENODEV if the group was removed after its file or directory was opened, when the file is used or a process is
+// cloned into the directory.
 func IsMissing(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
 }
 
-// children returns the sub-cgroups of a cgroup, or none if it cannot be read. The link count of a directory in a cgroup
-// file system is 2 plus its subdirectories, so most directories need not be read.
+// children returns the names of the cgroups directly below dir. Most cgroups have none and are not read: the link count
+// of a cgroup directory is 2 plus the number of its subdirectories.
 func children(dir string) []string {
 	var st unix.Stat_t
 	if unix.Stat(dir, &st) != nil || st.Nlink == 2 {

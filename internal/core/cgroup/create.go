@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ours marks the parent directories that we made. Such a parent is removed with the last group in it; a parent made by
-// an operator stays. The sticky bit has no meaning in a cgroup file system, and mkdir sets it without another system
-// call.
+// ours is the mode bit that marks parent directories made by this package. Remove removes such a parent with the last
+// group in it, but not one that an operator made. It is the sticky bit, since that has no meaning in a cgroup file
+// system and mkdir can set it.
 const ours = unix.S_ISVTX
 
 // Create makes the missing directories, kills processes left in them by an earlier run of the
@@ -33,7 +33,7 @@ func (g Group) Create(l Limits) (err error) {
 	if err := l.Check(); err != nil {
 		return err
 	}
-	used := g.nomadDirs() // directories that an earlier run may have left in use
+	used := g.nomadDirs() // directories in which an earlier run may have left processes
 	for _, dir := range append(slices.Clip(used), g.V1["cpuset"]) {
 		if dir == "" {
 			continue
@@ -56,7 +56,7 @@ func (g Group) Create(l Limits) (err error) {
 		if err == unix.EEXIST {
 			used = append(used, dir)
 			if dir == g.cgroup2() {
-				if err := renew(dir); err != nil { // cleans dir in place if a process is in it
+				if err := renew(dir); err != nil { // if a process is in dir, renew cannot replace it and only cleans it
 					return err
 				}
 			}
@@ -94,8 +94,8 @@ func (g Group) delegate() error {
 	return nil
 }
 
-// clear brings existing directories into the state of new ones: no process, no sub-cgroup, not
-// frozen, and able to contain processes.
+// clear makes existing directories usable like new ones: it thaws them, kills their processes, removes their
+// sub-cgroups, and lets them contain processes again.
 func (g Group) clear(dirs []string) error {
 	if len(dirs) == 0 {
 		return nil
@@ -161,8 +161,8 @@ func renew(dir string) error {
 	return nil
 }
 
-// OpenDir opens the cgroup2 directory for CLONE_INTO_CGROUP (clone3(2), Linux 5.7). It returns
-// nil without an error if the group has none. The caller closes the file.
+// OpenDir opens the group's cgroup2 directory for CLONE_INTO_CGROUP (clone3(2), Linux 5.7). It returns nil without an
+// error if the group has no such directory. Close the file after use.
 func (g Group) OpenDir() (*os.File, error) {
 	dir := g.cgroup2()
 	if dir == "" {
@@ -177,9 +177,8 @@ func (g Group) OpenDir() (*os.File, error) {
 	return os.NewFile(uintptr(fd), dir), nil
 }
 
-// TasksFiles returns the v1 files to which a single thread writes "0", in this order, to move
-// itself into the groups. This is much cheaper than moving a process with cgroup.procs, which
-// waits for a system-wide RCU grace period.
+// TasksFiles returns the v1 files with which a thread moves itself into the group: it writes "0" to each, in this
+// order. Moving a whole process through cgroup.procs is much slower, since it waits for a system-wide RCU grace period.
 func (g Group) TasksFiles() []string {
 	var out []string
 	for _, controller := range v1Controllers {
@@ -246,7 +245,7 @@ func mkparents(dir string) error {
 		}
 		err = unix.Mkdir(dir, 0o755|ours)
 	}
-	if err == unix.EEXIST || err == unix.ENOENT { // ENOENT: a parent was removed in the meantime; mkdir retries
+	if err == unix.EEXIST || err == unix.ENOENT { // ENOENT: another task's Remove has removed a parent; mkdir retries
 		return nil
 	}
 	return err

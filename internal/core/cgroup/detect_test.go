@@ -17,7 +17,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-func TestDetect_ReportsWhatIsUsable(t *testing.T) {
+func TestDetect_ReportsTheUsableModeAndControllers(t *testing.T) {
 	const all = "cpuset cpu io memory pids\n"
 	v1 := map[string]string{}
 	for _, c := range []string{"freezer", "memory", "cpu", "cpuacct", "cpuset", "pids", "systemd"} {

@@ -121,10 +121,9 @@ func (g Group) targets() ([]int, error) {
 	return pids, err
 }
 
-// KillOnce sends SIGKILL to every process of the group without waiting for them to exit. It is for
-// callers that must not wait. With cgroup.kill one call is enough: no fork escapes it. Without
-// cgroup.kill the group is frozen during the call if the kernel supports it, and the caller must
-// repeat the call until [Group.Empty], as [Group.Kill] does.
+// KillOnce sends SIGKILL to every process of the group and does not wait until they are dead. With cgroup.kill, one
+// call is enough, since no fork escapes it. Without cgroup.kill, KillOnce freezes the group during the call if the
+// kernel can; call it again until [Group.Empty] reports true, as [Group.Kill] does.
 func (g Group) KillOnce() error {
 	pids, err := g.targets()
 	if err != nil || g.none() {
@@ -169,8 +168,8 @@ func (g Group) KillOnce() error {
 	return errors.Join(g.signal(rest, unix.SIGKILL), thaw())
 }
 
-// freeze freezes the group if enabled is true, and returns a function that thaws it in either case:
-// on v1 a frozen process dies only after a thaw, and another process may have frozen the group.
+// freeze freezes the group if enabled is true. In either case it returns a function that thaws the group: on v1 a
+// killed process dies only after a thaw, and someone else may have frozen the group.
 func (g Group) freeze(enabled bool) (thaw func() error, err error) {
 	path, on, off := filepath.Join(g.V1["freezer"], "freezer.state"), "FROZEN", "THAWED"
 	if g.Mode == V2 {
@@ -191,8 +190,8 @@ func (g Group) freeze(enabled bool) (thaw func() error, err error) {
 	return func() error { return write(off) }, err
 }
 
-// Kill kills every process of the group and waits until the group is empty, for at most ten
-// seconds. The error of a timeout lists the remaining processes.
+// Kill kills every process of the group and waits until the group is empty, for at most ten seconds. After that time it
+// returns an error that lists the remaining processes.
 func (g Group) Kill() error {
 	wait := time.Millisecond
 	for deadline := time.Now().Add(killTimeout); ; wait = min(2*wait, 50*time.Millisecond) {
@@ -217,8 +216,8 @@ func (g Group) Kill() error {
 	}
 }
 
-// memoryEvents counts events of the memory controller, including those of the groups below. On v2 it reads key from
-// memory.events, on v1 it sums count over the directories of the groups.
+// memoryEvents counts events of the memory controller in the group and the groups below it. On v2 it reads key from
+// memory.events; on v1 it adds up what count returns for each directory.
 func (g Group) memoryEvents(key string, count func(dir string) (uint64, error)) (uint64, error) {
 	if !g.Has("memory") {
 		return 0, nil

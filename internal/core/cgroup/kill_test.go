@@ -22,7 +22,7 @@ const daemons = `
 	setsid sh -c '(sleep 302 &) ; (setsid sleep 303 &)'
 	exec sleep 304`
 
-func TestV1Kill_EndsATree(t *testing.T) {
+func TestV1Kill_KillsAWholeProcessTree(t *testing.T) {
 	cases := []struct {
 		name    string
 		prepare func(t *testing.T, g *Group)
@@ -59,7 +59,7 @@ func TestV1Kill_EndsATree(t *testing.T) {
 	}
 }
 
-// exits reports whether a process no longer executes user code. Processes leave their cgroup before they are zombies.
+// exits reports whether a process is exiting or dead. An exiting process leaves its cgroup before it becomes a zombie.
 func exits(stat string) bool {
 	f := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
 	flags, _ := strconv.ParseUint(f[9-3], 10, 64) // proc_pid_stat(5)

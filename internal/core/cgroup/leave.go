@@ -12,9 +12,8 @@ import (
 	"strconv"
 )
 
-// Join moves a process with all its threads into the group; pid 0 is the caller. For each
-// hierarchy it waits for an RCU grace period of the kernel, some milliseconds. Tasks avoid this
-// because they are started inside their group.
+// Join moves a process with all its threads into the group; pid 0 means the caller. The kernel waits some milliseconds
+// per hierarchy, for an RCU grace period. Tasks avoid this wait because they are started inside their group.
 func (g Group) Join(pid int) error {
 	dirs := g.dirs()
 	if cpuset := g.V1["cpuset"]; cpuset != "" {
@@ -28,11 +27,10 @@ func (g Group) Join(pid int) error {
 	return nil
 }
 
-// Leave moves the calling process out of the group, so it can remove the group before it exits.
-// In each hierarchy the process moves to the root. If that is the root of a cgroup namespace that
-// delegates controllers, the root accepts no process, and the caller moves to the group of process 1
-// instead. An agent without root, to which a group was delegated, can write to neither and moves
-// to Home.
+// Leave moves the calling process out of the group, so the process can remove the group before it exits. In each
+// hierarchy it moves to the root cgroup. The root of a cgroup namespace accepts no process if it delegates controllers;
+// then Leave uses the group of process 1. An agent without root, to which a group was delegated, can write to neither:
+// it moves to Home.
 func (g Group) Leave() error {
 	one, _ := os.ReadFile("/proc/1/cgroup")
 	var errs []error

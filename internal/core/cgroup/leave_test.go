@@ -77,7 +77,7 @@ func TestLeaf_IsRemovedByADelegatedAgent(t *testing.T) {
 	test.False(t, exists(g.Path), test.Sprintf("left behind: %s", g.Path))
 }
 
-func TestLeaf_IsJoinedLeftAndRemoved(t *testing.T) {
+func TestLeaf_CanBeJoinedAndLeftBeforeItsRemoval(t *testing.T) {
 	s := Detect("")
 	name := fmt.Sprintf("outrider-test-%d", os.Getpid())
 	g := Leaf(s, filepath.Join(s.Root, "cpuset", name, "share"), name)

@@ -16,7 +16,7 @@ import (
 // Limits are the resource limits of one task. The zero value of a field leaves that limit
 // unchanged. A limit is not set if the group lacks its controller ([Group.Has]).
 type Limits struct {
-	// MemoryMax in bytes: the task is OOM-killed above it; -1 for no limit.
+	// MemoryMax is the hard limit in bytes, above which the task is OOM-killed; -1 means no limit.
 	MemoryMax int64 `json:"memory_max,omitempty"`
 
 	// MemoryLow in bytes is the amount that the kernel tries to protect when the machine runs out
@@ -24,7 +24,7 @@ type Limits struct {
 	// memory.soft_limit_in_bytes on v1.
 	MemoryLow int64 `json:"memory_low,omitempty"`
 
-	// CPUShares in the units of v1, 2 to 262144, where 1024 is a group's default.
+	// CPUShares is the task's share of the CPU in the units of v1: 2 to 262144, where 1024 is a group's default.
 	CPUShares uint64 `json:"cpu_shares,omitempty"`
 
 	// CPUQuota is the processor time, in µs, that the task may use in each period of CPUPeriod µs: cpu.max on
@@ -66,7 +66,7 @@ func (l Limits) Check() error {
 	return nil
 }
 
-// Demanded reports whether there is a limit without which the task must not run.
+// Demanded reports whether any limit is set that the task must not run without.
 func (l Limits) Demanded() bool { return l.PidsMax > 0 || l.CPUQuota > 0 || len(l.Optional()) > 0 }
 
 // CPUPeriod is the kernel's default period of CPUQuota, in µs.

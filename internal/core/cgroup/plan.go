@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// v1Controllers lists the v1 hierarchies that a task joins, in this order. freezer comes first,
-// since Nomad's own kill uses it.
+// v1Controllers lists the v1 hierarchies that a task joins, in this order. freezer is the first, since Nomad's own kill
+// finds the task's processes in it.
 var v1Controllers = []string{"freezer", "pids", "memory", "cpu", "cpuacct", blkio, "cpuset", systemd}
 
-// nomadMakes lists the v1 groups that Nomad makes for each task (cgroupslib, lifeCG1).
+// nomadMakes lists the v1 controllers for which Nomad makes a group for each task (cgroupslib, lifeCG1).
 var nomadMakes = []string{"freezer", "memory", "cpu", "cpuset"}
 
 // systemd is the v1 hierarchy without a controller, "name=systemd", in which systemd tracks the

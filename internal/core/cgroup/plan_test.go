@@ -20,7 +20,7 @@ func v1Support(unified string) Support {
 	return s
 }
 
-func TestPlan_NamesTheGroups(t *testing.T) {
+func TestPlan_ReturnsThePathsOfTheGroups(t *testing.T) {
 	v2 := Support{Mode: V2, Root: "/cg", Controllers: []string{"memory", "pids"}}
 	v1Groups := func(parent, cpuset string) map[string]string {
 		return map[string]string{

@@ -81,7 +81,7 @@ func (g Group) Stats() (Stats, error) {
 	return s, nil
 }
 
-// reader reads interface files until one fails. A missing file is an unknown value, not a failure.
+// reader reads interface files until a read fails. A missing file is no failure: its values are unknown.
 type reader struct {
 	err   error
 	found bool

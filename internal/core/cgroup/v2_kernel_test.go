@@ -64,7 +64,7 @@ func TestV2OpenDir_ClonesATaskIntoItsScope(t *testing.T) {
 	test.True(t, empty, test.Sprintf("empty: %v", empty))
 }
 
-func TestV2Kill_EndsATree(t *testing.T) {
+func TestV2Kill_KillsAWholeProcessTree(t *testing.T) {
 	for _, frozen := range []bool{false, true} {
 		t.Run(fmt.Sprintf("frozen=%v", frozen), func(t *testing.T) {
 			g := v2Task(t)

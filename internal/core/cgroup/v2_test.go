@@ -33,8 +33,8 @@ var v2Files = map[string]string{
 	"pids.current":        "5\n",
 }
 
-// v2Fixture returns a group of plain files. They allow tests of written values and of parsing, but not
-// of the kernel's reaction. The content "-" removes a file.
+// v2Fixture returns a group of plain files, for tests of written values and of parsing. Such files do not react like
+// the kernel's. The content "-" removes a file.
 func v2Fixture(t *testing.T, change map[string]string) Group {
 	files := maps.Clone(v2Files)
 	for name, content := range change {
@@ -130,7 +130,7 @@ func TestV2Create_ReportsErrors(t *testing.T) {
 	}
 }
 
-func TestV2Create_MakesAUsedScopeUsable(t *testing.T) {
+func TestV2Create_ResetsAScopeOfAnEarlierRun(t *testing.T) {
 	g := v2Fixture(t, map[string]string{"cgroup.subtree_control": "cpu memory\n",
 		"cgroup.events": "populated 0\nfrozen 1\n", "inner/deep/": ""})
 	must.NoError(t, g.Create(Limits{}))
@@ -208,7 +208,7 @@ func TestV2Kill_IsOneWrite(t *testing.T) {
 	test.Eq(t, "1", content(t, g.Path, "cgroup.kill")["cgroup.kill"], test.Sprint("cgroup.kill"))
 }
 
-func TestV2Kill_SparesAnEmptyGroup(t *testing.T) {
+func TestV2Kill_WritesNothingToAnEmptyGroup(t *testing.T) {
 	g := v2Fixture(t, nil)
 	must.NoError(t, g.Kill())
 	test.Eq(t, "", content(t, g.Path, "cgroup.kill")["cgroup.kill"], test.Sprint("cgroup.kill was written"))

@@ -25,9 +25,9 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
-// answerTime bounds the reply to a request that touches no file. A collector that takes longer is
-// replaced. The replacement loses nothing, even if the old collector still runs. When a call takes longer than
-// askAfter, the client checks whether the collector responds.
+// answerTime limits how long a collector may take to reply to a request that touches no file; the client then replaces
+// it. This loses no output, even if the old collector still runs. While another call takes longer than askAfter, the
+// client sends such requests to check whether the collector responds.
 const (
 	answerTime = 10 * time.Second
 	askAfter   = 500 * time.Millisecond
@@ -79,7 +79,7 @@ func NewClient(cfg Config) *Client {
 	c := &Client{cfg: cfg, specs: map[string]Spec{}, hangs: map[string]bool{}}
 	c.wire = &wire.Client[reply]{
 		Dial: c.dial, Event: c.received, Needed: c.needed, Log: cfg.Log,
-		WriteTime: answerTime, // for a collector that does not read
+		WriteTime: answerTime, // limits a write to a collector that no longer reads
 	}
 	return c
 }
@@ -98,8 +98,7 @@ func (c *Client) Start(
 	return r.Files, r.Body.From, err
 }
 
-// Keep records a task whose output is collected. Each collector that is started later gets the task.
-// Keep itself starts no collector.
+// Keep adds a task to those that every collector started later will collect. It starts no collector.
 func (c *Client) Keep(spec Spec) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -129,8 +128,8 @@ func (c *Client) Drain(ctx context.Context, id string) (all bool, err error) {
 	return err == nil && !r.Body.Waits, err
 }
 
-// Close ends the collection of a task's output. Output that waits for a file system is moved in the
-// background when the file system responds. Close starts no collector.
+// Close ends the collection of a task's output. If a file system hangs, the collector moves the remaining output in the
+// background, once the file system responds. Close starts no collector.
 func (c *Client) Close(ctx context.Context, id string) error {
 	c.mu.Lock()
 	delete(c.specs, id)
@@ -138,7 +137,7 @@ func (c *Client) Close(ctx context.Context, id string) error {
 	for try := 0; ; try++ {
 		p := c.find()
 		if p == nil {
-			return nil // a later collector does not get the task
+			return nil // no collector runs, and a later one does not get the task
 		}
 		unix.Close(p.pidfd)
 		conn, err := c.wire.Connect(ctx)

@@ -70,7 +70,7 @@ func (l *loop) arm(fd int) {
 	_ = unix.EpollCtl(l.ep, unix.EPOLL_CTL_MOD, fd, event(fd))
 }
 
-// rest makes the loop pump a stream at the given time, and not before.
+// rest postpones the next pump of a stream until the given time.
 func (l *loop) rest(str *stream, until time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -82,7 +82,7 @@ func (l *loop) rest(str *stream, until time.Time) {
 	time.AfterFunc(time.Until(until), func() { str.locked(func() { l.arm(str.logs.FD()) }) })
 }
 
-// remove ends the watch of a stream. It must be called before the FIFO is closed.
+// remove ends the watch of a stream. Call it before closing the FIFO.
 func (l *loop) remove(str *stream) {
 	fd := str.logs.FD()
 	_ = unix.EpollCtl(l.ep, unix.EPOLL_CTL_DEL, fd, nil)

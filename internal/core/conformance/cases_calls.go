@@ -39,7 +39,7 @@ var callCases = []driverCase{
 		}
 		c.note("memory: %s; CPU: %s", strings.Join(memory.Measured, ", "), strings.Join(cpu.Measured, ", "))
 	}},
-	{"statistics go on, and end with the task", func(c *check) {
+	{"statistics continue until the task ends", func(c *check) {
 		r := c.running(sleeping)
 		ch, err := c.TaskStats(c.ctx, r.cfg.ID, 100*time.Millisecond)
 		c.ok(err, "TaskStats")

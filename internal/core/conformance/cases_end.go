@@ -27,7 +27,7 @@ var endCases = []driverCase{
 		r.signalAll(syscall.SIGKILL)
 		r.wantExit(0, syscall.SIGKILL)
 	}},
-	{"WaitTask reports an exit, and how late", func(c *check) {
+	{"WaitTask reports an exit (measures the delay)", func(c *check) {
 		r := c.running(sleeping)
 		ch, err := c.WaitTask(c.ctx, r.cfg.ID)
 		c.ok(err, "WaitTask")
@@ -36,7 +36,7 @@ var endCases = []driverCase{
 		receive(c, ch, "exit")
 		c.note("%s", time.Since(began).Round(time.Millisecond))
 	}},
-	{"every call of WaitTask gets the exit, even after it", func(c *check) {
+	{"every call of WaitTask gets the exit, even a later call", func(c *check) {
 		r := c.running("echo > ready; while [ ! -e go ]; do sleep 0.05; done; exit 5")
 		first, err := c.WaitTask(c.ctx, r.cfg.ID)
 		c.ok(err, "WaitTask")
@@ -129,7 +129,7 @@ var endCases = []driverCase{
 			c.fail("the driver still knows the task")
 		}
 	}},
-	{"processes that a task leaves behind end with it", func(c *check) {
+	{"DestroyTask ends processes that the task has left behind", func(c *check) {
 		r := c.startTask(`setsid sh -c 'echo > left; exec sleep 1000' >/dev/null 2>&1 &
 			while [ ! -e left ]; do sleep 0.05; done; exit 6`) // by then the child has its own session
 		r.wantExit(6, 0)

@@ -23,7 +23,7 @@ import (
 
 // pluginCases cover the plugin without a task.
 var pluginCases = []driverCase{
-	{"the plugin names itself, its version and its API", func(c *check) {
+	{"the plugin reports its name, version and API", func(c *check) {
 		info, err := c.PluginInfo()
 		c.ok(err, "PluginInfo")
 		_, bad := goversion.NewVersion(info.PluginVersion)
@@ -114,7 +114,7 @@ var startCases = []driverCase{
 		c.until("1000004 bytes of stdout arrive", func() bool { return len(r.output("stdout")) == 1000004 })
 		c.until("stderr arrives", func() bool { return r.output("stderr") == "err\n" })
 	}},
-	{"logmon gets the end of the output when the task ends", func(c *check) {
+	{"logmon sees the end of its pipes when the task ends", func(c *check) {
 		c.needLogmon()
 		r := c.startTask("echo out")
 		r.wantExit(0, 0)
@@ -150,7 +150,7 @@ var startCases = []driverCase{
 			c.fail("id, USER and LOGNAME are %q", who)
 		}
 	}},
-	{"a user that does not exist is an error that names it", func(c *check) {
+	{"an unknown user is an error that names the user", func(c *check) {
 		r := c.newRun("exec sleep 1000", func(cfg *drivers.TaskConfig) { cfg.User = "no-such-user-9" })
 		_, _, err := c.StartTask(r.cfg)
 		if err == nil {

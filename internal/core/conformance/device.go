@@ -56,7 +56,7 @@ type Device struct {
 
 // Test runs the cases over gRPC, as an agent calls the plugin.
 func (d Device) Test(t *testing.T) {
-	t.Run("the plugin names itself, its version and its API", func(t *testing.T) {
+	t.Run("the plugin reports its name, version and API", func(t *testing.T) {
 		info, err := d.start(t).PluginInfo()
 		must.NoError(t, err)
 		speaks := slices.Contains(info.PluginApiVersions, device.ApiVersion010)
@@ -64,7 +64,7 @@ func (d Device) Test(t *testing.T) {
 			t.Errorf("got %+v", info)
 		}
 	})
-	t.Run("a configuration has no effect and can be repeated", d.testConfig)
+	t.Run("configuring the plugin starts nothing and can be repeated", d.testConfig)
 	t.Run("the first list arrives immediately and is valid for Nomad", func(t *testing.T) {
 		_, _, groups := d.list(t)
 		checkGroups(t, groups)
@@ -77,7 +77,7 @@ func (d Device) Test(t *testing.T) {
 		case <-time.After(2 * time.Second):
 		}
 	})
-	t.Run("a new process has the same list", func(t *testing.T) {
+	t.Run("a new process of the plugin sends the same list", func(t *testing.T) {
 		_, _, first := d.list(t)
 		if _, _, again := d.list(t); !reflect.DeepEqual(first, again) {
 			t.Errorf("got %s\nthen %s", describe(first), describe(again))
@@ -86,7 +86,7 @@ func (d Device) Test(t *testing.T) {
 	t.Run("devices that can't be reserved are refused", d.testRefusals)
 	t.Run("a reservation is complete and can be restored", d.testReservations)
 	if d.Measures {
-		t.Run("statistics have the names of the devices", d.testStats)
+		t.Run("statistics have the groups and ids of the listed devices", d.testStats)
 	}
 	if d.Unplug != nil && d.Plug != nil {
 		t.Run("a device is the same after a re-plug", d.testReplug)

@@ -132,7 +132,7 @@ func (*careless) TaskStats(context.Context, string, time.Duration) (<-chan *driv
 
 func TestDriver_FindsTheMistakesOfACarelessDriver(t *testing.T) {
 	want := map[string]conformance.Outcome{
-		"the plugin names itself, its version and its API":                conformance.Passed,
+		"the plugin reports its name, version and API":                    conformance.Passed,
 		"the fingerprint arrives immediately, is healthy, and stays open": conformance.Failed,
 		"attributes are under driver.<name>":                              conformance.Passed,
 		"a task has its environment, unchanged":                           conformance.Passed,

@@ -86,7 +86,7 @@ func (d Device) testRelease(t *testing.T) {
 			}
 		}
 	}))
-	t.Run("a holder that has ended is swept when nothing uses the device", d.releaser(func(r releaser) {
+	t.Run("the lease of an ended holder is released when nothing uses the device", d.releaser(func(r releaser) {
 		kill := r.Use(r.T, r.reserve(r.a))
 		r.reserve(r.b)
 		r.End(r.T, r.a)

@@ -86,9 +86,9 @@ const (
 	tableVar = "OUTRIDER_CONFORMANCE_TABLE" // "true" or "false": absence
 )
 
-func TestRelease_FindsAPluginThatRecyclesByAbsence(t *testing.T) {
+func TestRelease_RejectsAPluginThatTakesAbsenceAsEvidence(t *testing.T) {
 	testsupport.NeedRoot(t) // to mount directories as tasks do
-	const cases = "^(a_device_that_is_not_in_use_yet|missing_information|a_holder_that_has_ended)"
+	const cases = "^(a_device_that_is_not_in_use_yet|missing_information|the_lease_of_an_ended_holder)"
 	table := func(absence string) (failed []string) {
 		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestRelease_AcceptsAPluginWithEvidence$/"+cases)
 		cmd.Env = append(os.Environ(), tableVar+"="+absence)

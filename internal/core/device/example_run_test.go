@@ -53,7 +53,7 @@ func host(t *testing.T) (config string, unplug, plug func()) {
 	return `nodes = "` + dir + `/ttyS*"`, move("ttyS1", "away"), move("away", "ttyS1")
 }
 
-func TestExample_IsWholePlugin(t *testing.T) {
+func TestExample_IsACompletePlugin(t *testing.T) {
 	config, unplug, plug := host(t)
 	m := conformance.StartManager(t, device.PluginBinary(t, "serial", config))
 	const soon = 30 * time.Second // enough even on a busy machine

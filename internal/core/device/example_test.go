@@ -49,7 +49,7 @@ var serial = device.Plugin[Config]{
 	New:     func(c Config, _ hclog.Logger) (device.Instance, error) { return ports{c.Nodes}, nil },
 }
 
-// A device plugin's main function; TestExample_IsWholePlugin runs the same plugin.
+// A device plugin's main function; TestExample_IsACompletePlugin runs the same plugin.
 func Example() {
 	device.Main(serial)
 }

@@ -44,7 +44,7 @@ func TestFingerprint_SendsFirstListAndChanges(t *testing.T) {
 	})
 }
 
-func TestFingerprint_NoDevicesIsEmptyList(t *testing.T) {
+func TestFingerprint_SendsAnEmptyListWithoutDevices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, _ := start(t, supplied(&world{}))
 		ch := stream(t, p)
@@ -124,7 +124,7 @@ func TestFingerprint_FailedScanKeepsList(t *testing.T) {
 	})
 }
 
-func TestFingerprint_PanicsBackOff(t *testing.T) {
+func TestFingerprint_BacksOffAfterPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{broken: "bad firmware"}
 		p, _ := start(t, supplied(w))
@@ -273,7 +273,7 @@ func TestFingerprint_IncompleteReplugKeepsGroup(t *testing.T) {
 	})
 }
 
-func TestFingerprint_EndsWithContextOnly(t *testing.T) {
+func TestFingerprint_EndsOnlyWithItsContext(t *testing.T) {
 	for reader, take := range map[string]bool{"that reads": true, "that never reads": false} {
 		t.Run("with an agent "+reader, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { // fails if a goroutine is left
@@ -370,7 +370,7 @@ func TestFingerprint_ScansLeakNothing(t *testing.T) {
 	}
 }
 
-func TestEvents_KickAndRestartAfterError(t *testing.T) {
+func TestEvents_CauseScansAndAreRestartedAfterAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		var calls atomic.Int64

@@ -50,7 +50,7 @@ func TestNomad_GetsChangesOnly(t *testing.T) {
 	test.Eq(t, 1, n, test.Sprintf("%d processes have scanned: only the serving one may", n))
 }
 
-func TestNomad_GetsEndOfGrace(t *testing.T) {
+func TestNomad_DropsADeviceAfterItsGracePeriod(t *testing.T) {
 	r := startRig(t, one(), `grace = "1s"`)
 	r.Want(a1, soon)
 	r.set(fileWorld{})
@@ -77,7 +77,7 @@ func TestNomad_KilledPluginRestarts(t *testing.T) {
 
 // The kernel may kill a plugin at its memory limit, for example. Nomad then gives up the plugin
 // without another check, and places jobs by the plugin's last list.
-func TestNomad_PluginReservesAfterNomadGaveItUp(t *testing.T) {
+func TestNomad_StillReservesAfterGivingUpOnThePlugin(t *testing.T) {
 	r := startRig(t, one())
 	r.Want(a1, soon)
 	die := filepath.Join(r.dir, "die")
@@ -119,11 +119,11 @@ func TestNomad_BadScansDoNotEndPlugin(t *testing.T) {
 	bad := sticks("ea61", "0001")
 	bad.Vendor = ""
 	for name, w := range map[string]fileWorld{
-		"an error":            {Err: "libusb: no device [code -4]"},
-		"a panic":             {Panic: "libusb: unknown error [code -99]"},
-		"an invalid group":    {Groups: []Group{sticks("ea60", "a:1"), bad, sticks("ea63", "0001")}},
-		"nothing there":       {Groups: []Group{}},
-		"a byte out of range": {Groups: []Group{sticks("ea60", "a:1"), ill(sticks("ea62", "c:1"), "bad "+foreign+" byte")}},
+		"an error":         {Err: "libusb: no device [code -4]"},
+		"a panic":          {Panic: "libusb: unknown error [code -99]"},
+		"an invalid group": {Groups: []Group{sticks("ea60", "a:1"), bad, sticks("ea63", "0001")}},
+		"no device":        {Groups: []Group{}},
+		"a non-UTF-8 text": {Groups: []Group{sticks("ea60", "a:1"), ill(sticks("ea62", "c:1"), "bad "+foreign+" byte")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := startRig(t, one(), `grace = "1s"`)
@@ -141,8 +141,8 @@ func TestNomad_BadScansDoNotEndPlugin(t *testing.T) {
 }
 
 func TestNomad_FailedFirstScanDoesNotDelayAgent(t *testing.T) {
-	for name, w := range map[string]fileWorld{"by an error": {Err: "no such file"},
-		"by a panic": {Panic: "no such file"}} {
+	for name, w := range map[string]fileWorld{"with an error": {Err: "no such file"},
+		"with a panic": {Panic: "no such file"}} {
 		t.Run(name, func(t *testing.T) {
 			r := startRig(t, w)
 			r.Want("", soon) // without an empty list, Nomad would wait for 50 s

@@ -182,7 +182,7 @@ func TestReleaser_KeepsALeaseUntilReservedAgain(t *testing.T) {
 	})
 }
 
-func TestReleaser_NextProcessReleasesDevices(t *testing.T) {
+func TestReleaser_ReleasesLeasesOfAnEarlierProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _, _ := startPool(t, "tank-a")
 		again, _ := start(t, releasing(l))
@@ -343,7 +343,7 @@ func TestReleaser_PanicInSweepIsLogged(t *testing.T) {
 	})
 }
 
-func TestOptions_MountsCanBeOnlyInTheEnvironment(t *testing.T) {
+func TestMountsInEnvironment_SendsMountsOnlyAsVariables(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := releasing(&pool{sets: map[string]*dataset{"tank-a": {}}})
 		i.MountsInEnvironment = true

@@ -38,18 +38,18 @@ func TestReserve_ReturnsDevicesAndRemembersThem(t *testing.T) {
 	})
 }
 
-func TestReserve_RefusesImmediately(t *testing.T) {
+func TestReserve_RefusesUnusableDevicesImmediately(t *testing.T) {
 	for name, c := range map[string]struct {
 		ids  []string
 		want string
 	}{
 		"nothing": {nil, "no device was requested: a constraint of the job names a device that is unhealthy or " +
 			"missing"},
-		"an unknown one":     {[]string{"z:1"}, `device "z:1" does not exist or was removed (known devices: a:1, b:1, c:1)`},
-		"one of two":         {[]string{"a:1", "z:1"}, `device "z:1" does not exist`},
-		"an unhealthy one":   {[]string{"c:1"}, `device "c:1" can't be used: there is no tty`},
-		"one beside another": {[]string{"a:1", "c:1"}, `device "c:1" can't be used: there is no tty`},
-		"the same twice":     {[]string{"a:1", "b:1", "a:1"}, `device "a:1" was requested twice`},
+		"an unknown one":          {[]string{"z:1"}, `device "z:1" does not exist or was removed (known devices: a:1, b:1, c:1)`},
+		"one of two":              {[]string{"a:1", "z:1"}, `device "z:1" does not exist`},
+		"an unhealthy one":        {[]string{"c:1"}, `device "c:1" can't be used: there is no tty`},
+		"an unhealthy one of two": {[]string{"a:1", "c:1"}, `device "c:1" can't be used: there is no tty`},
+		"the same twice":          {[]string{"a:1", "b:1", "a:1"}, `device "a:1" was requested twice`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestReserve_RefusesImmediately(t *testing.T) {
 	}
 }
 
-func TestReserve_ErrorNamesSomeDevices(t *testing.T) {
+func TestReserve_ErrorListsAtMostTenKnownDevices(t *testing.T) {
 	s := newSnapshot()
 	s.scanned, s.devices = true, map[string]listed{}
 	for i := range 12 {
@@ -169,8 +169,8 @@ func TestReserve_WaitsForDeviceThatVanishedAfterScan(t *testing.T) {
 		back bool
 		want string
 	}{
-		"it comes back": {true, ""},
-		"it does not":   {false, `device "a:1" is not ready: unplugged (after a wait of 10s)`},
+		"the device comes back": {true, ""},
+		"the device stays away": {false, `device "a:1" is not ready: unplugged (after a wait of 10s)`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -243,11 +243,11 @@ func TestReserve_WaitIsBounded(t *testing.T) {
 		grace, wait time.Duration
 		want        string
 	}{
-		"no longer than the grace": {10 * time.Second, 10 * time.Second,
+		"no longer than the grace period": {10 * time.Second, 10 * time.Second,
 			`device "a:1" is not ready: unplugged (after a wait of 10s)`},
-		"no longer than half minute": {5 * time.Minute, maxWait, `device "a:1" is not ready: unplugged (after a wait of ` +
+		"no longer than half a minute": {5 * time.Minute, maxWait, `device "a:1" is not ready: unplugged (after a wait of ` +
 			`30s)`},
-		"not at all without a grace ": {0, 0, `device "a:1" does not exist`},
+		"not at all without a grace period": {0, 0, `device "a:1" does not exist`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -322,7 +322,7 @@ func TestReserve_ScansWithoutStream(t *testing.T) {
 }
 
 // After a plugin was killed, Nomad starts it again and repeats all calls.
-func TestReserve_LaterStreamIsNoticed(t *testing.T) {
+func TestReserve_DoesNotAskForARestartIfAStreamFollows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		w.plug(sticks("ea60", "a:1"))
@@ -335,7 +335,7 @@ func TestReserve_LaterStreamIsNoticed(t *testing.T) {
 	})
 }
 
-func TestReserve_ErrorAfterStreamAsksForNoRestart(t *testing.T) {
+func TestReserve_ErrorAsksForNoRestartOnceAStreamIsOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{hang: make(chan struct{})}
 		w.plug(sticks("ea60", "a:1"))
@@ -402,7 +402,7 @@ func TestReserve_ScansEachSecondWhileWaiting(t *testing.T) {
 	}
 }
 
-func TestReserve_EndsWithPlugin(t *testing.T) {
+func TestReserve_EndsWhenThePluginShutsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		w := &world{hang: make(chan struct{})}
@@ -419,7 +419,7 @@ func TestReserve_EndsWithPlugin(t *testing.T) {
 }
 
 // An agent panics on a reservation that is nil (taskrunner/device_hook.go).
-func TestReserve_BadAnswerHarmsOnlyItsTask(t *testing.T) {
+func TestReserve_InvalidReservationFailsOnlyItsTask(t *testing.T) {
 	for name, c := range map[string]struct {
 		reserve func() (*device.ContainerReservation, error)
 		want    string
@@ -434,7 +434,7 @@ func TestReserve_BadAnswerHarmsOnlyItsTask(t *testing.T) {
 		"a nil mount": {func() (*device.ContainerReservation, error) {
 			return &device.ContainerReservation{Mounts: []*device.Mount{nil}}, nil
 		}, "empty reservation"},
-		"a path nowhere": {func() (*device.ContainerReservation, error) {
+		"a relative host path": {func() (*device.ContainerReservation, error) {
 			return &device.ContainerReservation{Mounts: []*device.Mount{{HostPath: "lib"}}}, nil
 		}, `no driver can use: host path "lib" of a mount`},
 	} {

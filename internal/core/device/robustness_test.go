@@ -37,7 +37,7 @@ func TestFingerprint_MissingReaderBlocksNothing(t *testing.T) {
 	})
 }
 
-func TestFingerprint_SendsSwapOfDevices(t *testing.T) {
+func TestFingerprint_SendsAListWhenADeviceReplacesAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		w.plug(sticks("ea60", "a:1"))

@@ -59,7 +59,7 @@ func noStats(t *testing.T, ch <-chan *device.StatsResponse) {
 	}
 }
 
-func TestStats_UseNamesOfFingerprint(t *testing.T) {
+func TestStats_UseTheGroupNamesOfTheFingerprint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		w.plug(sticks("ea60", "a:1", "b:1"), ill(sticks("ea60", "c:1"), "there is no tty"))
@@ -205,7 +205,7 @@ func TestStats_DefaultIntervalIsOneSecond(t *testing.T) {
 	}
 }
 
-func TestStats_EndWithContextOnly(t *testing.T) {
+func TestStats_EndOnlyWithTheirContext(t *testing.T) {
 	for reader, take := range map[string]bool{"that reads": true, "that never reads": false} {
 		t.Run("with an agent "+reader, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { // fails if a goroutine is left

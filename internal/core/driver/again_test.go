@@ -72,7 +72,7 @@ func (a *agent) known() (ids []string) {
 	return ids
 }
 
-func TestStartTask_ReturnsAnUnclaimedRun(t *testing.T) {
+func TestStartTask_ReturnsARunThatNoAgentHasRecorded(t *testing.T) {
 	for _, ended := range []bool{false, true} {
 		for _, restart := range []bool{false, true} {
 			t.Run(fmt.Sprintf("ended: %v, plugin restarted: %v", ended, restart), func(t *testing.T) {
@@ -134,25 +134,25 @@ func TestStartTask_StartsANewRunWhenNomadRestartsTheTask(t *testing.T) {
 		before func(t *testing.T, a *agent, th *drivers.TaskHandle)
 		next   func(*onceTask) *drivers.TaskConfig
 	}{
-		"it was waited for": {func(t *testing.T, a *agent, th *drivers.TaskHandle) {
+		"Nomad waited for the earlier run": {func(t *testing.T, a *agent, th *drivers.TaskHandle) {
 			_, err := a.driver.WaitTask(t.Context(), th.Config.ID)
 			must.NoError(t, err)
 		}, same},
-		"it was waited for before a plugin restart": {func(t *testing.T, a *agent, th *drivers.TaskHandle) {
+		"Nomad waited for the earlier run before a plugin restart": {func(t *testing.T, a *agent, th *drivers.TaskHandle) {
 			_, err := a.driver.WaitTask(t.Context(), th.Config.ID)
 			must.NoError(t, err)
 			a.restart()
 		}, same},
-		"it was recovered": {func(t *testing.T, a *agent,
+		"the earlier run was recovered": {func(t *testing.T, a *agent,
 			th *drivers.TaskHandle) {
 			must.NoError(t, a.RecoverTask(th))
 		}, same},
-		"it was recovered by another plugin": {func(t *testing.T, a *agent,
+		"the earlier run was recovered by another plugin": {func(t *testing.T, a *agent,
 			th *drivers.TaskHandle) {
 			a.restart()
 			must.NoError(t, a.RecoverTask(th))
 		}, same},
-		"it was stopped": {func(t *testing.T, a *agent,
+		"the earlier run was stopped": {func(t *testing.T, a *agent,
 			th *drivers.TaskHandle) {
 			must.NoError(t, a.StopTask(th.Config.ID, 0, ""))
 		}, same},
@@ -167,7 +167,7 @@ func TestStartTask_StartsANewRunWhenNomadRestartsTheTask(t *testing.T) {
 				c.Resources.NomadResources.Memory.MemoryMB = 64
 			}
 		})},
-		"its output is now discarded": {nil, with(func(c *drivers.TaskConfig) {
+		"the output is now discarded": {nil, with(func(c *drivers.TaskConfig) {
 			c.StdoutPath, c.StderrPath = os.DevNull,
 				os.DevNull
 		})},
@@ -307,7 +307,7 @@ func TestRecoverTask_KeepsTheExitOfADestroyedTask(t *testing.T) {
 	}
 }
 
-func TestOnlyStart_PrefersTheRunningAgent(t *testing.T) {
+func TestOnlyStart_WaitsForTheEarlierStartOfTheSameTask(t *testing.T) {
 	d := &local{starts: map[string]chan struct{}{}}
 	over, err := d.onlyStart(t.Context(), "run")
 	must.NoError(t, err)

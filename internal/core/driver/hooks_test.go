@@ -274,7 +274,7 @@ func told(calls chan Ended) testInstance {
 	return w
 }
 
-func TestReportExit_ExplainsEachExit(t *testing.T) {
+func TestReportExit_IsCalledOnceForEveryExit(t *testing.T) {
 	calls := make(chan Ended, 10)
 	a := startInstance(t, told(calls), nil)
 	l := listen(t, a)
@@ -461,7 +461,7 @@ func TestStartCall_StartsNothingForAnExitedAgent(t *testing.T) {
 	}
 }
 
-func TestStartCall_EndsOnlyItsOwnStart(t *testing.T) {
+func TestStartCall_CancelsOnlyTheStartOfItsTask(t *testing.T) {
 	a := startInstance(t, before(func(ctx context.Context, _ testRequest) error { return ctx.Err() }), nil)
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()

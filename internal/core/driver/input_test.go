@@ -18,7 +18,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-func TestStartTask_RefusesBadInputInOneSentence(t *testing.T) {
+func TestStartTask_ErrorsForBadInputAreOneSentence(t *testing.T) {
 	a := start(t, nil)
 	file := filepath.Join(t.TempDir(), "plain")
 	must.NoError(t, os.WriteFile(file, []byte("text"), 0o644))
@@ -96,7 +96,7 @@ func TestStartTask_RefusesBadInputInOneSentence(t *testing.T) {
 	test.SliceEmpty(t, left, test.Sprint("left behind"))
 }
 
-func TestSetConfig_RefusesBadInputInOneSentence(t *testing.T) {
+func TestSetConfig_ErrorsForBadInputAreOneSentence(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*PluginOptions)
 		want   string
@@ -118,7 +118,7 @@ func TestSetConfig_RefusesBadInputInOneSentence(t *testing.T) {
 	}
 }
 
-func TestDenied_BlocksUsersAndVariables(t *testing.T) {
+func TestDeniedOptions_BlockUsersAndVariables(t *testing.T) {
 	testsupport.NeedRoot(t) // to run tasks as other users
 	a := start(t, map[string]any{"denied_host_uids": "0-10", "denied_host_gids": "4",
 		"denied_envvars": []string{"SECRET*", "TOKEN"}})
@@ -231,7 +231,7 @@ func TestOutput_IsDiscardedIfDisabled(t *testing.T) {
 	}
 }
 
-func TestNonRoot_SeccompDefaultDeniesUserNamespaces(t *testing.T) {
+func TestNonRootAgent_SeccompDefaultDeniesUserNamespaces(t *testing.T) {
 	if !withoutRoot(t) {
 		return
 	}
@@ -240,7 +240,7 @@ func TestNonRoot_SeccompDefaultDeniesUserNamespaces(t *testing.T) {
 	test.Eq(t, "denied\n", out)
 }
 
-func TestNonRoot_RunsTasksAndKillsTheWholeTree(t *testing.T) {
+func TestNonRootAgent_RunsTasksAndKillsWholeProcessTrees(t *testing.T) {
 	if !withoutRoot(t) {
 		return
 	}

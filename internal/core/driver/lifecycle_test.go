@@ -70,7 +70,7 @@ func TestLifecycle_DeliversTheExitToEveryWaiter(t *testing.T) {
 	})
 }
 
-func TestLifecycle_EndsAWaitWithItsContext(t *testing.T) {
+func TestLifecycle_WaitEndsWithItsContext(t *testing.T) {
 	eachEngine(t, func(t *testing.T, a *agent) {
 		cfg := a.program("sleep", "0")
 		a.run(cfg)
@@ -188,7 +188,7 @@ func TestLifecycle_RecoversTheSameTask(t *testing.T) {
 	})
 }
 
-func TestRecoverTask_ReportsAnExitBeforeTheRecovery(t *testing.T) {
+func TestRecoverTask_ReportsAnExitThatPrecededTheRecovery(t *testing.T) {
 	a := start(t, nil)
 	file := filepath.Join(t.TempDir(), "go")
 	cfg := a.shell("while [ ! -e "+file+" ]; do sleep 0.01; done; kill -USR1 $$", "")
@@ -308,7 +308,7 @@ func TestExecTask_EndsAtItsTimeoutWhenTheStartHangs(t *testing.T) {
 	test.Less(t, 30*time.Second, time.Since(began))
 }
 
-func TestLifecycle_StopsAtTheTimeout(t *testing.T) {
+func TestLifecycle_StopSignalsThenKillsAtTheTimeout(t *testing.T) {
 	eachEngine(t, func(t *testing.T, a *agent) {
 		for _, c := range []struct {
 			program []string
@@ -369,7 +369,7 @@ func TestLifecycle_EndsStatisticsWithTheTask(t *testing.T) {
 	})
 }
 
-func TestLifecycle_DestroysATaskFromBeforeARestart(t *testing.T) {
+func TestLifecycle_DestroysATaskOfAnEarlierPluginProcess(t *testing.T) {
 	eachEngine(t, func(t *testing.T, a *agent) {
 		cfg := a.program("deaf", "0")
 		a.run(cfg)

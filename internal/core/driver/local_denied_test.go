@@ -14,7 +14,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-func TestDenied_RefusesEveryIDOfARange(t *testing.T) {
+func TestDeniedIDs_IncludeEveryIDOfARange(t *testing.T) {
 	d, err := newDenied(PluginOptions{DeniedHostUIDs: "5,100-199, 4294967290-4294967295", DeniedHostGIDs: "7, 20-29"})
 	must.NoError(t, err)
 	user := func(uid, gid uint32, groups ...uint32) *task.User {
@@ -37,7 +37,7 @@ func TestDenied_RefusesEveryIDOfARange(t *testing.T) {
 	test.NoError(t, (denied{}).check(nil), test.Sprint("nothing is denied"))
 }
 
-func TestDenied_ReadsRangesStrictly(t *testing.T) {
+func TestDeniedIDs_RefuseMalformedRanges(t *testing.T) {
 	for _, list := range []string{
 		"010", "0-010", "+5", "-5", "5-", "-", "1-2-3", "4294967296", "0-4294967296", "0x10", "1_0", "2-1", "5;6", "5 6",
 		"root", "0--1",
@@ -53,7 +53,7 @@ func TestDenied_ReadsRangesStrictly(t *testing.T) {
 	}
 }
 
-func TestNonRoot_ChecksTheAgentsGroups(t *testing.T) {
+func TestNonRootAgent_ItsOwnGroupsCanBeDenied(t *testing.T) {
 	if !withoutRoot(t, "7", "9") {
 		return
 	}
@@ -79,7 +79,7 @@ func TestNonRoot_ChecksTheAgentsGroups(t *testing.T) {
 	test.Error(t, d.check(nil), test.Sprint("the agent's own user passes"))
 }
 
-func TestNonRoot_TasksHaveTheAgentsGroups(t *testing.T) {
+func TestNonRootAgent_TasksHaveItsGroups(t *testing.T) {
 	if !withoutRoot(t, "7", "9") {
 		return
 	}

@@ -114,7 +114,7 @@ func TestMounts_AreReadOnlyInEveryProcess(t *testing.T) {
 	a.destroy(cfg.ID)
 }
 
-func TestDevices_AreRecalledAfterARestart(t *testing.T) {
+func TestDevices_AreRestoredAfterAnAgentRestart(t *testing.T) {
 	testsupport.NeedRoot(t)
 	host, dir := stick(t), t.TempDir()
 	must.NoError(t, os.WriteFile(dir+"/file", []byte("mounted\n"), 0o644))
@@ -173,7 +173,7 @@ func TestDevices_WithTheSamePathAreRefused(t *testing.T) {
 	}
 }
 
-func TestDevices_MissingDeviceIsRecoverable(t *testing.T) {
+func TestDevices_ErrorForAMissingDeviceIsRecoverable(t *testing.T) {
 	testsupport.NeedRoot(t)
 	a := start(t, nil)
 	for _, path := range []string{"/dev/none", "/dev/elsewhere"} {
@@ -194,7 +194,7 @@ func TestDevices_MissingDeviceIsRecoverable(t *testing.T) {
 	}
 }
 
-func TestNonRoot_HasDevicesAtTheirHostPaths(t *testing.T) {
+func TestNonRootAgent_TasksHaveDevicesAtTheirHostPaths(t *testing.T) {
 	if !withoutRoot(t) {
 		return
 	}
@@ -238,7 +238,7 @@ func TestNonRoot_HasDevicesAtTheirHostPaths(t *testing.T) {
 	}
 }
 
-func TestNonRoot_UnveilsTheHostPathsOfMounts(t *testing.T) {
+func TestNonRootAgent_UnveilsTheHostPathsOfMounts(t *testing.T) {
 	file := task.UnveiledPath{Path: "/etc/passwd", Modes: "r"}
 	cmd := &task.Command{
 		Mounts: []task.Mount{{Source: "/srv/nodes", Target: "/dev/radio"}},

@@ -59,7 +59,7 @@ func TestDynamicUsers_AreKeptAfterAnAgentRestart(t *testing.T) {
 	test.ErrorContains(t, err, "the agent was restarted and no longer knows the task's dynamic user")
 }
 
-func TestDynamicUsers_ExcludeAccounts(t *testing.T) {
+func TestDynamicUsers_DoNotIncludeOrdinaryAccounts(t *testing.T) {
 	testsupport.NeedRoot(t)
 	options := map[string]any{"dynamic_users": true}
 	a := startInstance(t, testInstance{}, options)
@@ -79,7 +79,7 @@ func TestDynamicUsers_ExcludeAccounts(t *testing.T) {
 	}
 }
 
-func TestDynamicUsers_AreKnownForAnUnclaimedRun(t *testing.T) {
+func TestDynamicUsers_AreKeptIfNoAgentHasRecordedTheRun(t *testing.T) {
 	testsupport.NeedRoot(t)
 	options := map[string]any{"dynamic_users": true}
 	a := startInstance(t, testInstance{}, options)

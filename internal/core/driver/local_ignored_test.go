@@ -58,7 +58,7 @@ func TestIgnored_ListsFieldsWithoutEffect(t *testing.T) {
 	}
 }
 
-func TestIgnored_ReportsALabelAsAnEvent(t *testing.T) {
+func TestIgnored_ReportsAnSELinuxLabelAsAnEvent(t *testing.T) {
 	testsupport.NeedRoot(t)
 	a := start(t, nil)
 	l := listen(t, a)

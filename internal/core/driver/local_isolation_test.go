@@ -125,7 +125,7 @@ func TestIsolation_DNSFallsBackToTheHostsSettings(t *testing.T) {
 	}
 }
 
-func TestIsolation_SetsNoNewPrivsWithTheJobsFiles(t *testing.T) {
+func TestIsolation_SetsNoNewPrivsIfTheJobSetsDNSOrHostname(t *testing.T) {
 	testsupport.NeedRoot(t)
 	a := start(t, nil)
 	const script = "grep NoNewPrivs /proc/self/status"

@@ -87,7 +87,7 @@ done </proc/self/cgroup`)
 	test.SliceEmpty(t, left, test.Sprint("left behind"))
 }
 
-func TestLimits_IOMaxRefusesWhatIsNotADisk(t *testing.T) {
+func TestLimits_IOMaxRefusesPathsThatAreNotDisks(t *testing.T) {
 	disk, number := aDisk(t)
 	link := filepath.Join("/dev/shm", fmt.Sprintf("outrider-%d", os.Getpid()))
 	must.NoError(t, os.Symlink(disk, link))

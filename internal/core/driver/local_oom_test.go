@@ -18,7 +18,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-func TestOOM_IsReportedAsTheExitOnlyOfAFailedTask(t *testing.T) {
+func TestOOM_IsTheReportedExitOnlyIfTheTaskFailed(t *testing.T) {
 	a := start(t, nil)
 	if a.share == "" {
 		t.Skip("no memory cgroup can be used: " + a.cgroup.Missing)

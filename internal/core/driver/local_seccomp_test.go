@@ -148,7 +148,7 @@ func TestSeccomp_ArgumentsAreNotMistakenForSystemCalls(t *testing.T) {
 	test.Eq(t, unix.SECCOMP_RET_ALLOW, call(t, filter, machine, "openat"))
 }
 
-func TestSeccomp_OtherMachinesAreDenied(t *testing.T) {
+func TestSeccomp_DeniesCallsOfOtherArchitectures(t *testing.T) {
 	other := map[string]*arch.Info{"amd64": arch.I386, "arm64": arch.ARM}[runtime.GOARCH]
 	for name, text := range map[string]string{
 		"default": seccompDefault,
@@ -196,7 +196,7 @@ func TestSeccomp_ConditionsCoverAllBitsOfAnArgument(t *testing.T) {
 }
 
 // The kernel ignores the high half of arguments such as those of type int.
-func TestSeccomp_HighHalfOfAnArgumentPermitsNothingMore(t *testing.T) {
+func TestSeccomp_HighBitsOfAnArgumentDoNotBypassARule(t *testing.T) {
 	machine, err := arch.GetInfo("")
 	must.NoError(t, err)
 	const high = 1 << 32

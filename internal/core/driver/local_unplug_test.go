@@ -14,7 +14,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-func TestUnplug_IsReportedAndStopsATaskThatAsksForIt(t *testing.T) {
+func TestUnplug_IsReportedAndStopsATaskWithOnUnplugStop(t *testing.T) {
 	testsupport.NeedRoot(t)
 	a := start(t, nil)
 	var events <-chan *drivers.TaskEvent

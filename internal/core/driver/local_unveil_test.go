@@ -64,7 +64,7 @@ func TestUnveil_RefusalsAreOneSentence(t *testing.T) {
 	test.EqError(t, err, `unveil_paths: the path of "r:srv" is not absolute: begin it with /`)
 }
 
-func TestUnveil_LimitOfTheKernelIsReported(t *testing.T) {
+func TestUnveil_ReportsAKernelThatCannotConfineTasks(t *testing.T) {
 	best := PluginOptions{Unveil: "best-effort"}
 	test.Eq(t, "", unveilLimit(PluginOptions{Unveil: "off"}, 0))
 	test.Eq(t, "", unveilLimit(best, 3))

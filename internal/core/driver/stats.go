@@ -17,8 +17,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/fingerprint"
 )
 
-// TaskStats is part of drivers.DriverPlugin: it sends a value immediately, then one per interval,
-// until the task or ctx ends.
+// TaskStats is part of drivers.DriverPlugin. The first value is sent immediately, further ones once per interval. The
+// channel is closed when the task or ctx ends.
 func (d *Driver) TaskStats(
 	ctx context.Context, id string, interval time.Duration,
 ) (<-chan *drivers.TaskResourceUsage, error) {
@@ -27,7 +27,7 @@ func (d *Driver) TaskStats(
 		return nil, err
 	}
 	if interval <= 0 {
-		// Nomad distinguishes errors only by whether they are recoverable; this one is not
+		// unrecoverable: after any other error, Nomad would repeat the call
 		return nil, structs.NewRecoverableError(errors.New("statistics interval must be positive"), false)
 	}
 	if f, ok := h.task.(Forwarder); ok {
@@ -49,20 +49,20 @@ func (d *Driver) sample(ctx context.Context, h *handle) *drivers.TaskResourceUsa
 	return u
 }
 
-// sampling samples all tasks in one goroutine, so a task needs no goroutine, and a thousand
-// tasks are not measured at the same time.
+// sampling takes the samples of all tasks in a single goroutine. This saves a goroutine per task, and measures a
+// thousand tasks one after another instead of all at once.
 type sampling struct {
 	mu      sync.Mutex
 	streams map[*statsStream]bool
 	changed fingerprint.Kicker // a stream was added, or may be over
 }
 
-// statsStream is one call of TaskStats.
+// statsStream is the stream that one call of TaskStats returns.
 type statsStream struct {
 	ctx      context.Context
 	handle   *handle
 	interval time.Duration
-	due      time.Time                       // zero before the first sample
+	due      time.Time                       // time of the next sample; zero before the first one
 	out      chan *drivers.TaskResourceUsage // capacity 1: a slow reader misses samples
 }
 
@@ -111,7 +111,7 @@ func (s *sampling) all() []*statsStream {
 	return slices.Collect(maps.Keys(s.streams))
 }
 
-// visit takes a sample if it is due, closes a stream that has ended, and returns the time until the next visit.
+// visit closes a stream that has ended, or takes a sample that is due. It returns the time until the next visit.
 func (s *sampling) visit(
 	stream *statsStream, sample func(context.Context, *handle) *drivers.TaskResourceUsage,
 ) (wait time.Duration) {
@@ -135,7 +135,7 @@ func (s *sampling) visit(
 		default:
 		}
 	}
-	if stream.handle.hasEnded() { // close the stream now, not at its next sample
+	if stream.handle.hasEnded() { // visit again immediately, to close the stream
 		return 0
 	}
 	return stream.interval

@@ -19,7 +19,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-func TestStopTask_WaitsForTheTree(t *testing.T) {
+func TestStopTask_WaitsForTheWholeProcessTree(t *testing.T) {
 	a := start(t, nil)
 	for mode, session := range map[string]string{"group": "sh", "all": "setsid sh"} {
 		file := filepath.Join(t.TempDir(), "done")
@@ -71,7 +71,7 @@ func TestStopTask_DoesNotWaitForAPreStopThatHangs(t *testing.T) {
 	a.destroy(cfg.ID)
 }
 
-// The driver exec2, in contrast, checks only every 500 ms whether the task has ended.
+// StopTask returns as soon as the task has ended. Nomad's driver exec2, in contrast, checks for the end every 500 ms.
 func TestStopTask_ReturnsWhenTheTaskEnds(t *testing.T) {
 	a := start(t, nil)
 	testsupport.Eventually(t, "a stop takes less than 0.2 seconds", func() bool {
@@ -86,7 +86,7 @@ func TestStopTask_ReturnsWhenTheTaskEnds(t *testing.T) {
 	})
 }
 
-func TestStopTask_DoesNotWaitForItsPIDNamespaceInit(t *testing.T) {
+func TestStopTask_DoesNotWaitForTheInitOfAPIDNamespace(t *testing.T) {
 	testsupport.NeedRoot(t)
 	a := start(t, nil)
 	if a.share == "" {
@@ -158,7 +158,7 @@ func TestStopTask_PutsEventsIntoTheExitMessage(t *testing.T) {
 		testsupport.Eventually(t, "it is ready", func() bool { return a.output(cfg) == "r\n" })
 		h, err := a.driver.handle(cfg.ID)
 		must.NoError(t, err)
-		h.delivered(time.Now().Add(time.Hour)) // as if an event could be delivered only in an hour
+		h.delivered(time.Now().Add(time.Hour)) // as if Nomad took the task's events only in an hour
 		must.NoError(t, a.StopTask(cfg.ID, row.timeout, "SIGINT"))
 		r := await(t, name+": the exit, which nothing holds back", waits)
 		var messages []string
@@ -171,7 +171,8 @@ func TestStopTask_PutsEventsIntoTheExitMessage(t *testing.T) {
 			test.Sprintf("%s: got %d, %q", name, r.ExitCode, messages))
 		a.destroy(cfg.ID)
 	}
-	last := a.shell("exit 5", "") // its event comes last, as the eventer keeps the order
+	// events keep their order: once this task's event has arrived, all earlier events have arrived too
+	last := a.shell("exit 5", "")
 	a.result(last)
 	testsupport.Eventually(t, "a later event is heard", func() bool { return l.heard(last.ID, "It said 5/0") == 1 })
 	test.Eq(t, 1, l.count(), test.Sprintf("unexpected events: %q", l.messages))

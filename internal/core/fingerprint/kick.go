@@ -3,14 +3,13 @@
 
 package fingerprint
 
-// Kicker requests probes from a loop. Kicks that arrive before the loop has received the last one
-// count as one.
+// Kicker requests probes from a Loop. A kick has no effect while the previous one still waits for the loop.
 type Kicker chan struct{}
 
-// NewKicker returns a Kicker, which is used as the Kick of a Loop.
+// NewKicker returns a Kicker, for the field Kick of a single Loop.
 func NewKicker() Kicker { return make(Kicker, 1) }
 
-// Kick never blocks, and may be called from any goroutine.
+// Kick requests a probe. It never blocks, and may be called from any goroutine.
 func (k Kicker) Kick() {
 	select {
 	case k <- struct{}{}:

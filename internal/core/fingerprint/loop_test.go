@@ -25,7 +25,7 @@ type box[T any] struct {
 func (b *box[T]) get() T  { b.mu.Lock(); defer b.mu.Unlock(); return b.v }
 func (b *box[T]) set(v T) { b.mu.Lock(); defer b.mu.Unlock(); b.v = v }
 
-// next returns the value that must be available without time passing.
+// next returns the next value, which must be sent without the clock advancing.
 func next[T any](t *testing.T, values <-chan T) T {
 	t.Helper()
 	synctest.Wait()
@@ -65,14 +65,14 @@ func TestLoop_ProbesPeriodicallyAndSendsChanges(t *testing.T) {
 		nothing(t, values)
 		n := probes.Load()
 		test.Eq(t, 11, n, test.Sprintf("%d probes in ten periods", n))
-		world.set([]string{"2", "1"}) // a nested change, of the order only
+		world.set([]string{"2", "1"}) // only the order of a nested slice changes
 		time.Sleep(time.Minute)
 		v = next(t, values)
 		test.Eq(t, "2", v["a"][0], test.Sprintf("got %v", v))
 	})
 }
 
-func TestLoop_KickProbesNow(t *testing.T) {
+func TestLoop_ProbesImmediatelyAfterAKick(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kicker, n := NewKicker(), 0
 		values := Loop[int]{Period: time.Hour, Kick: kicker, Probe: func(context.Context) (int, error) {
@@ -87,7 +87,7 @@ func TestLoop_KickProbesNow(t *testing.T) {
 	})
 }
 
-func TestLoop_KicksSettleToOneProbe(t *testing.T) {
+func TestLoop_ProbesOnceForSeveralKicks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kicker, n := NewKicker(), 0
 		var kickWhile atomic.Bool
@@ -109,14 +109,14 @@ func TestLoop_KicksSettleToOneProbe(t *testing.T) {
 		time.Sleep(time.Second)
 		nothing(t, values)
 
-		kickWhile.Store(true) // a probe may miss changes that happen while it runs
+		kickWhile.Store(true) // kick during the next probe, which may miss a change that happens while it runs
 		kicker.Kick()
 		time.Sleep(time.Second)
 		test.Eq(t, 4, next(t, values), test.Sprint("a kick during the probe was lost"))
 	})
 }
 
-func TestLoop_SlowReceiverGetsNewest(t *testing.T) {
+func TestLoop_SlowReceiverGetsTheNewestValue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var world atomic.Int64
 		values := Loop[int64]{Period: time.Second, Probe: func(context.Context) (int64, error) {
@@ -131,13 +131,13 @@ func TestLoop_SlowReceiverGetsNewest(t *testing.T) {
 		test.Eq(t, 5, next(t, values), test.Sprint("got an outdated value"))
 		world.Store(9)
 		time.Sleep(2 * time.Second)
-		world.Store(5) // back to the value that was sent
+		world.Store(5) // the value that was sent last
 		time.Sleep(2 * time.Second)
 		nothing(t, values)
 	})
 }
 
-func TestLoop_SendsFailureAndRetriesSooner(t *testing.T) {
+func TestLoop_SendsAFailureAndRetriesBeforeThePeriodEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fail := errors.New("no such device")
 		var world box[error]
@@ -155,7 +155,7 @@ func TestLoop_SendsFailureAndRetriesSooner(t *testing.T) {
 	})
 }
 
-func TestLoop_PanicBacksOff(t *testing.T) {
+func TestLoop_BacksOffAfterAPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kicker := NewKicker()
 		var probes atomic.Int64
@@ -169,7 +169,7 @@ func TestLoop_PanicBacksOff(t *testing.T) {
 		if !errors.As(failure.get(), &p) || len(p.Stack) == 0 {
 			t.Errorf("got %v without a stack", failure.get())
 		}
-		for range 100 { // in half a second
+		for range 100 { // over half a second
 			kicker.Kick()
 			time.Sleep(5 * time.Millisecond)
 		}
@@ -182,7 +182,7 @@ func TestLoop_PanicBacksOff(t *testing.T) {
 	})
 }
 
-func TestLoop_ClosesWithContextOnly(t *testing.T) {
+func TestLoop_ClosesItsChannelWithItsContext(t *testing.T) {
 	for name, take := range map[string]bool{"while it waits": true, "while nobody receives": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -201,7 +201,7 @@ func TestLoop_ClosesWithContextOnly(t *testing.T) {
 	}
 }
 
-func TestLoop_ContextEndsProbe(t *testing.T) {
+func TestLoop_CancelsAProbeWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		values := Loop[string]{Period: time.Minute,
@@ -217,7 +217,7 @@ func TestLoop_ContextEndsProbe(t *testing.T) {
 }
 
 func TestLoop_SendsNothingAfterEnd(t *testing.T) {
-	for range 100 { // select picks any of the cases that are ready
+	for range 100 { // repeat, because select picks a random case if several are ready
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			values := Loop[int]{Period: time.Minute, Probe: func(context.Context) (int, error) {

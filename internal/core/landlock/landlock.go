@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Complete is the first version of Landlock that restricts everything that an Access describes (Linux 6.2). Before
-// version 3, files can be truncated by path. Before version 2, links and renames between directories always fail.
+// Complete is the first version of Landlock that can restrict all rights of an Access (Linux 6.2). Earlier versions
+// cannot prevent the truncation of files by path. Version 1 refuses all links and renames between directories.
 const Complete = 3
 
 // ABI returns the Landlock version that this process can use (landlock_create_ruleset(2),
@@ -32,11 +32,11 @@ func ABI() int {
 // Access is a set of rights to files (LANDLOCK_ACCESS_FS_*).
 type Access uint64
 
-// MakeDevices is the right to create device nodes. No mode contains it.
+// MakeDevices is the right to create device nodes. No letter of Modes includes it.
 const MakeDevices Access = unix.LANDLOCK_ACCESS_FS_MAKE_CHAR | unix.LANDLOCK_ACCESS_FS_MAKE_BLOCK
 
 // Modes returns the rights for letters: r reads, w writes, x executes; c creates, removes, renames and links entries of
-// a directory. It leaves out rights that only directories have, unless dir is set.
+// a directory. If dir is false, it omits the rights that apply only to directories.
 func Modes(abi int, letters string, dir bool) Access {
 	var a Access
 	if strings.Contains(letters, "r") {
@@ -77,7 +77,7 @@ func NewRuleset(denied Access) (Ruleset, syscall.Errno) {
 }
 
 // Allow allows access to an open file (O_PATH suffices), and to everything below it if it is a directory. It returns
-// EBADFD for a file without a path, such as a pipe, to which no ruleset denies access.
+// EBADFD for a file without a path, such as a pipe: rulesets do not restrict access to such files.
 func (r Ruleset) Allow(fd int, access Access) syscall.Errno {
 	file := int32(fd) //nolint:gosec // a descriptor
 	rule := unix.LandlockPathBeneathAttr{Allowed_access: uint64(access), Parent_fd: file}
@@ -93,9 +93,9 @@ func (r Ruleset) Restrict() syscall.Errno {
 	return errno
 }
 
-// ConfineWrites permanently prevents the calling thread and its descendants from changing files outside these
-// directories. The thread also gets no_new_privs (prctl(2)). Lock the goroutine to its thread first, and never unlock
-// it. Without directories or Landlock, nothing is confined. Before Landlock version 3, outside files can be truncated.
+// ConfineWrites permanently prevents the calling thread and its descendants from changing files outside dirs. The
+// thread also gets no_new_privs (prctl(2)). Lock the goroutine to its thread first, and never unlock it. Without
+// directories or Landlock, ConfineWrites does nothing. Before Landlock version 3, files outside can still be truncated.
 func ConfineWrites(dirs ...string) error {
 	abi := ABI()
 	if len(dirs) == 0 || abi == 0 {

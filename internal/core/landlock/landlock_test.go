@@ -14,7 +14,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// confined runs f on a thread that may write only below dirs, and that exits after f.
+// confined runs f on a new thread, which may write only below dirs.
 func confined(t *testing.T, dirs []string, f func() error) error {
 	t.Helper()
 	done := make(chan error)

@@ -20,7 +20,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// small builds a launcher that, like the supervisor's, lacks the overhead of a test binary.
+// small builds a small program with the launcher's role, and returns its path. It starts as fast as the supervisor's
+// launcher, unlike the test binary.
 func small(b *testing.B, dir string) string {
 	path := filepath.Join(dir, "small")
 	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", path, "./testdata/small")
@@ -69,7 +70,7 @@ func BenchmarkStart(b *testing.B) {
 	isolated.Command.Isolation = task.Isolation{Tmp: true, IPC: true, Hostname: "web",
 		Files: []task.File{{Path: "/etc/resolv.conf", Content: "nameserver 10.0.0.1\n"}}}
 	isolated.Command.Unveil = &task.Unveil{Defaults: true}
-	isolated.Command.Seccomp = "BgAAAAAA/38=" // allows everything
+	isolated.Command.Seccomp = "BgAAAAAA/38=" // a filter that allows every system call
 	byLauncher := func(spec *Spec, path string) func(w *os.File) func() {
 		return func(w *os.File) func() {
 			launcherPath = path
@@ -168,7 +169,7 @@ func BenchmarkStart(b *testing.B) {
 	b.ReportMetric(float64(times[2][len(times[2])/2])/float64(base), "launcher/os-exec")
 }
 
-// byRunc starts a program by runc with the namespaces of launcher-isolated-pid.
+// byRunc returns a function that starts a program by runc, with the namespaces of the variant launcher-isolated-pid.
 func byRunc(b *testing.B, program string) func(w *os.File) func() {
 	if _, err := exec.LookPath("runc"); err != nil {
 		b.Log("runc is not installed")

@@ -13,14 +13,15 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// dropBounding takes capabilities from the bounding set. It runs as root, before the change of user.
+// dropBounding removes the capabilities in c.Drop from the thread's bounding set. It runs as root, before the change of
+// user.
 func dropBounding(c task.Capabilities) *Error {
 	for number := range uintptr(64) {
 		if c.Drop&(1<<number) == 0 {
 			continue
 		}
 		has, e := call(unix.SYS_PRCTL, unix.PR_CAPBSET_READ, number)
-		if e == unix.EINVAL || has == 0 { // unknown to this kernel, or dropped already
+		if e == unix.EINVAL || has == 0 { // unknown to this kernel, or not in the set
 			continue
 		}
 		if e == 0 {
@@ -44,9 +45,9 @@ func keepCapabilities(c task.Capabilities) *Error {
 	return nil
 }
 
-// setCapabilities limits the thread's capabilities to the added ones, and makes them ambient, so that execve keeps
-// them. If none is added, it empties the inheritable set, which also empties the ambient set (capabilities(7)). It
-// runs after the change of user, which empties the other sets.
+// setCapabilities limits the thread's capabilities to c.Add, and makes these ambient, so that execve keeps them. If
+// c.Add is empty, it empties the inheritable set, and with it the ambient set (capabilities(7)). It runs after the
+// change of user, which empties the other sets.
 func setCapabilities(c task.Capabilities) *Error {
 	if c.Add == 0 {
 		return dropInheritable()
@@ -71,7 +72,7 @@ func setCapabilities(c task.Capabilities) *Error {
 	return nil
 }
 
-// capabilitySets are the sets of a thread; the second element has the capabilities from number 32 on.
+// capabilitySets are a thread's capability sets: capabilities 0 to 31 in the first element, the others in the second.
 type capabilitySets [2]unix.CapUserData
 
 func (s *capabilitySets) read() syscall.Errno { return s.call(unix.SYS_CAPGET) }
@@ -84,7 +85,6 @@ func (s *capabilitySets) call(trap uintptr) syscall.Errno {
 	return e
 }
 
-// dropInheritable empties the inheritable set.
 func dropInheritable() *Error {
 	var sets capabilitySets
 	e := sets.read()

@@ -54,7 +54,7 @@ func TestCapabilities_AreAddedAndDropped(t *testing.T) {
 	}
 }
 
-func TestCapabilities_RefusesThoseThatTheAgentLacks(t *testing.T) {
+func TestCapabilities_AreRefusedIfTheAgentLacksThem(t *testing.T) {
 	testsupport.NeedRoot(t)
 	spec := shell(report)
 	spec.Command.User = &task.User{UID: 65534, GID: 65534}

@@ -9,15 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dev builds a private /dev with all entries of the host's /dev, to which the program's own entries are added.
+// dev builds a private /dev: a copy of the host's, in which the program's own entries will be created.
 //
-// Nodes and links are copied as they are at the start. The host's directories are bind-mounted, so later changes in
-// them are visible (pts, shm, bus, and those in which a device plugin keeps its nodes). Only directories that contain
-// an entry of the program are created.
+// Nodes and links are copied as they are at the start. Directories are bind-mounted (such as pts, shm, bus, and those
+// in which a device plugin keeps its nodes), so later changes in them are visible. A directory that will contain an
+// entry of the program is not mounted, but created and filled in the same way.
 type dev struct {
 	host uint64 // st_dev of the host's /dev
 
-	// own contains the directories that are created instead of bind-mounted, and skip the paths that are not copied.
+	// own contains the directories that are created, not mounted. skip contains the program's entries.
 	own, skip map[string]bool
 }
 
@@ -51,8 +51,8 @@ func makeDev(all []exposed) *Error {
 	return d.copy(host, "/dev")
 }
 
-// copy fills the directory at path with the entries of the host's directory. Afterwards, the host's directory is the
-// working directory; enterDir later changes to the program's.
+// copy fills the private directory at path with the entries of the host's directory. It leaves the host's directory as
+// the working directory, which enterDir later changes to the program's.
 func (d *dev) copy(host int, path string) *Error {
 	to, e := open(unix.AT_FDCWD, path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW)
 	if e != 0 {
@@ -91,7 +91,7 @@ func (d *dev) copy(host int, path string) *Error {
 				e = copyEntry(host, to, path, name)
 			}
 		}
-		if e != 0 && e != unix.ENOENT { // ENOENT: removed in the meantime
+		if e != 0 && e != unix.ENOENT { // ENOENT: another process has removed the entry
 			return failed("copy "+quote(p), e)
 		}
 	}
@@ -112,8 +112,8 @@ func (d *dev) copy(host int, path string) *Error {
 	return nil
 }
 
-// copyNode copies a device node of the working directory into the directory to. It returns false for an entry that
-// can't be copied: another kind, a node over which something is mounted, or one with an ACL.
+// copyNode copies a device node of the working directory into the directory to. It returns false for an entry that must
+// be mounted instead: it is no device node, has an ACL, or something is mounted over it.
 func (d *dev) copyNode(to int, name string, st *unix.Stat_t) (bool, syscall.Errno) {
 	kind := st.Mode & unix.S_IFMT
 	if kind != unix.S_IFCHR && kind != unix.S_IFBLK || st.Dev != d.host || hasACL(name) {

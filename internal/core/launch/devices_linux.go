@@ -22,7 +22,7 @@ type exposed struct {
 	device         bool
 	readOnly       bool
 	volume         bool // requested by a job, not by the operator
-	hostToTask     bool // includes the mounts below the source
+	hostToTask     bool // the mounts below the source are included
 
 	file int    // the source, opened with O_PATH
 	mode uint32 // the source's type, as in st_mode
@@ -32,8 +32,8 @@ type exposed struct {
 }
 
 // exposeDevices exposes the program's devices, mounts, and private directories and files in a new mount namespace,
-// which the host does not see and which ends with its last process. If there are only devices at their paths on the
-// host, it creates no namespace.
+// which the host does not see and which ends with its last process. If the program only needs devices at their paths on
+// the host, it gets no namespace: exposeDevices just checks that the devices exist.
 func (l *launcher) exposeDevices() *Error {
 	c := &l.spec.Command
 	if len(c.Devices) == 0 && !c.OwnMounts() {
@@ -47,7 +47,7 @@ func (l *launcher) exposeDevices() *Error {
 	if err := ownMounts(); err != nil {
 		return err
 	}
-	// opened before a mount could hide /proc, and by thread-self, because self may be another thread
+	// open it now, because a mount could hide /proc later; /proc/self is the main thread's, perhaps not this thread's
 	ns, e := open(unix.AT_FDCWD, "/proc/thread-self/ns/mnt", unix.O_RDONLY)
 	if e != 0 {
 		return failed("open the mount namespace", e)
@@ -64,7 +64,7 @@ func (l *launcher) exposeDevices() *Error {
 		return err
 	}
 	defer places.close()
-	_, _ = call(unix.SYS_UMASK, 0) // so that modes are exact; exec sets the program's umask
+	_, _ = call(unix.SYS_UMASK, 0) // so that new files get exactly the given modes; exec sets the program's umask
 	var tmp *ownTmp
 	if c.Isolation.Tmp {
 		tmp, err = openTmp(c.TaskDir)
@@ -104,8 +104,8 @@ func (l *launcher) exposeDevices() *Error {
 	return handOverMounts(ns)
 }
 
-// handOverMounts sends the new namespace to the supervisor, and returns when the supervisor has saved its identity.
-// Later, only the task could identify the namespace, and the task is not trusted.
+// handOverMounts sends a descriptor of the new namespace to the supervisor, and waits until the supervisor has saved
+// the namespace's identity. Later, the supervisor could get it only from the task, which is not trusted.
 func handOverMounts(ns int) *Error {
 	b := [1]byte{statusMounts}
 	rights := unix.UnixRights(ns)
@@ -121,8 +121,8 @@ func handOverMounts(ns int) *Error {
 }
 
 // allExposed lists everything that must be exposed, parents before their contents. It omits devices at their paths on
-// the host, which only have to exist. It refuses requests that would change what the host sees, and devices that
-// would hide each other.
+// the host, and only checks that these exist. It refuses requests that would change what the host sees, and devices
+// that would hide each other.
 func allExposed(c *task.Command) ([]exposed, *Error) {
 	var all []exposed
 	for _, d := range c.Devices {
@@ -156,7 +156,7 @@ func allExposed(c *task.Command) ([]exposed, *Error) {
 		}
 	}
 	all = slices.DeleteFunc(all, func(g exposed) bool { return g.device && g.source == g.target })
-	// targets in the task's directory come first: a copy of a directory above the task's directory must include them
+	// targets in the task's directory come first, so that a copy of a directory above the task's directory has them
 	elsewhere := func(g exposed) int {
 		if c.TaskDir != "" && below(g.target, c.TaskDir) {
 			return 0
@@ -201,7 +201,7 @@ func (g *exposed) refused(why string) *Error {
 	return refuse(unix.EINVAL, g.String()+" cannot be at "+quote(g.target)+": "+why)
 }
 
-// open opens the source, before a mount could hide it.
+// open opens the source. Call it before any mount, which could hide the source.
 func (g *exposed) open() *Error {
 	fd, e := open(unix.AT_FDCWD, g.source, unix.O_PATH)
 	if e == unix.ENOENT || e == unix.ENOTDIR {
@@ -289,7 +289,7 @@ func (g *exposed) exposeDevice() *Error {
 	}
 }
 
-// makeParents creates the directories above a target in the private /dev. None of them is a link: makeDev has
+// makeParents creates the directories above a target in the private /dev. It can't meet a link, because makeDev has
 // created only directories at these paths.
 func (g *exposed) makeParents() syscall.Errno {
 	for i := len("/dev/"); i < len(g.target); i++ {
@@ -320,9 +320,9 @@ func ownMounts() *Error {
 	}
 }
 
-// enterMounts joins the mount namespace of a running task, which the supervisor has kept. A task that runs as root
-// may have mounted anything in it, so root can trust no path from here on: the change of user must follow
-// immediately.
+// enterMounts joins the mount namespace of a running task. (The supervisor has kept a descriptor of it.) A task that
+// runs as root may have mounted anything there. So the launcher, which is still root, must not use any path after this
+// step: the change of user follows next.
 func (l *launcher) enterMounts() *Error {
 	if l.spec.MountNamespace == 0 {
 		return nil

@@ -23,7 +23,7 @@ import (
 
 const stick = "/dev/nomad-usb/stick/tty" // made by smallDev
 
-// with returns a Spec of sh with devices and mounts.
+// with returns a Spec that runs a shell script with these devices and mounts.
 func with(script string, given ...any) *Spec {
 	s := shell(script)
 	for _, g := range given {
@@ -37,8 +37,8 @@ func with(script string, given ...any) *Spec {
 	return s
 }
 
-// running starts a program that waits, and returns its pid. Its view of the file system is below /proc/<pid>/root, if
-// no links are followed.
+// running starts a program that waits, and returns its pid. The program's files are below rootOf(pid), but absolute
+// links there lead to the host's files.
 func running(t *testing.T, spec *Spec) int {
 	t.Helper()
 	p, r, err := start(spec, nil)
@@ -89,7 +89,7 @@ func TestDev_HasTheHostsEntries(t *testing.T) {
 
 func TestDev_HasNodesTerminalsAndMounts(t *testing.T) {
 	ownHost(t, smallDev)
-	must.NoError(t, unix.Mount("mqueue", "/dev/bus/usb", "tmpfs", 0, "")) // mounted in a directory of the host
+	must.NoError(t, unix.Mount("mqueue", "/dev/bus/usb", "tmpfs", 0, "")) // a mount of the host inside a directory of /dev
 	must.NoError(t, os.WriteFile("/dev/bus/usb/inside", nil, 0o644))
 	e := mustRun(t, with(`
 set -e
@@ -141,7 +141,7 @@ func TestDevices_AreAtTheTasksPath(t *testing.T) {
 	}
 }
 
-// arg0 sets the $0 of a shell's script.
+// arg0 sets $0 of the Spec's shell script.
 func (s *Spec) arg0(v string) *Spec {
 	s.Command.Args[2] = v
 	return s
@@ -372,8 +372,8 @@ func TestDevices_RefuseImpossiblePaths(t *testing.T) {
 	}
 }
 
-// By links, a task can redirect the path of a mount to any place, but only in its own mount namespace.
-func TestDevices_LinksChangeNothingOnTheHost(t *testing.T) {
+// A task can replace the path of a mount by a link to any place, but the mount is made only in the task's namespace.
+func TestDevices_LinksOfATaskChangeNothingOnTheHost(t *testing.T) {
 	dir := t.TempDir()
 	must.NoError(t, os.Mkdir(dir+"/source", 0o755))
 	must.NoError(t, os.Mkdir(dir+"/precious", 0o755))
@@ -474,7 +474,7 @@ func TestSession_WritesNothingAsRootInTheTasksMounts(t *testing.T) {
 	test.Eq(t, "untouched\nuntouched\n", e.out)
 }
 
-func TestDev_BindsNodesItCannotMake(t *testing.T) {
+func TestDev_BindMountsNodesThatItCannotMake(t *testing.T) {
 	ownHost(t, smallDev)
 	const capMknod = 27
 	must.NoError(t, unix.Prctl(unix.PR_CAPBSET_DROP, capMknod, 0, 0, 0)) // for this thread, which ends with the test
@@ -518,8 +518,9 @@ func TestDevices_NeedTheRightToMount(t *testing.T) {
 	test.Eq(t, "ran\n", e.out, test.Sprint("at its path on the host"))
 }
 
-// The supervisor saves the identity of the namespace, which later only the program could provide.
-func TestLaunch_WaitsUntilTheMountNamespaceIsKept(t *testing.T) {
+// The program must not run before the supervisor has saved the namespace's identity: later, the supervisor could get it
+// only from the program, which is not trusted.
+func TestLaunch_WaitsUntilTheMountNamespaceIsSaved(t *testing.T) {
 	ownHost(t, smallDev)
 	nothingLeft(t)
 	ran := filepath.Join(t.TempDir(), "ran")

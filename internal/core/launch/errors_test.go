@@ -151,7 +151,7 @@ func TestError_IsOneSentence(t *testing.T) {
 	}
 }
 
-// withLoader returns a 64-bit program of this machine whose dynamic loader is path.
+// withLoader returns the content of /bin/true, with path as its dynamic loader.
 func withLoader(t *testing.T, path string) string {
 	t.Helper()
 	b, err := os.ReadFile("/bin/true")
@@ -165,7 +165,7 @@ func withLoader(t *testing.T, path string) string {
 
 func TestError_NamesMissingRights(t *testing.T) {
 	testsupport.NeedRoot(t)
-	// a supervisor without any capability, as user 65534
+	// as returns the output of a supervisor that runs as user 65534, without any capability
 	as := func(t *testing.T, s *Spec) string {
 		t.Helper()
 		cmd := exec.Command(self, "supervise")

@@ -78,7 +78,7 @@ func (l *launcher) exec(p program, ruleset landlock.Ruleset) *Error {
 	return l.explain(p.path, e)
 }
 
-// vector appends pointers to the strings of a spec, each of which is followed by a NUL.
+// vector appends pointers to the strings of list to v. A NUL follows each string, as in every received spec.
 func vector(v []*byte, list []string) []*byte {
 	for _, s := range list {
 		if s == "" { // unsafe.StringData("") is unspecified
@@ -102,7 +102,8 @@ func announceExec() bool {
 // recordMark is global, so that mark allocates no memory.
 var recordMark = [1]byte{task.RecordMark}
 
-// mark writes the mark to the task's record. If the record has the mark but no lock, the program has been executed.
+// mark writes the mark to the task's record. The launcher holds the lock of the record until execve: a record with the
+// mark, but without the lock, shows that the program was executed.
 func (l *launcher) mark() *Error {
 	if l.spec.Record == "" {
 		return nil
@@ -113,8 +114,8 @@ func (l *launcher) mark() *Error {
 	return nil
 }
 
-// unmark removes the mark, because the launcher ends without having become the program. It punches a hole, which
-// reads as zeros and which no ulimit prevents.
+// unmark removes the mark when the launcher ends without having executed the program. It punches a hole, which reads as
+// zeros, because a ulimit could prevent a write.
 func (l *launcher) unmark() {
 	if l.spec.Record != "" {
 		_, _, _ = unix.RawSyscall6(unix.SYS_FALLOCATE, recordFD, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE,
@@ -172,8 +173,8 @@ const (
 	sigsetSize = 8
 )
 
-// defaultSignals unblocks all signals and resets each SIG_IGN, which execve keeps (it resets only handlers): a
-// supervisor that ignores SIGPIPE must not break `yes | head` in its tasks.
+// defaultSignals unblocks all signals and restores the default action of ignored ones. execve itself resets only
+// handlers: a supervisor that ignores SIGPIPE would break `yes | head` in its tasks.
 func defaultSignals() {
 	for sig := uintptr(1); sig <= 64; sig++ {
 		var sa sigaction

@@ -97,8 +97,8 @@ func head(path string) []byte {
 	return b[:n]
 }
 
-// interpreter returns the interpreter that a script's first line or a program's PT_INTERP names (execve(2), elf(5)).
-// It returns "" if the file names no interpreter, or not within the first page.
+// interpreter returns the interpreter that a script's first line or a program's PT_INTERP names (execve(2), elf(5)). It
+// returns "" if the first page of the file names none.
 func interpreter(path string) string {
 	b := head(path)
 	if line, ok := bytes.CutPrefix(b, []byte("#!")); ok {
@@ -109,7 +109,7 @@ func interpreter(path string) string {
 		}
 		return string(line)
 	}
-	const ( // Elf64_Ehdr and Elf64_Phdr
+	const ( // offsets in Elf64_Ehdr and Elf64_Phdr
 		phoff, phentsize, phnum = 32, 54, 56
 		offset, filesz          = 8, 32
 		ptInterp                = 3

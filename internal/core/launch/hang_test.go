@@ -68,7 +68,7 @@ func TestLaunch_HungFileSystemDelaysOnlyOneStart(t *testing.T) {
 			go func() { result <- p.Started(ctx) }()
 			waitForStage(t, p.PID, c.stage)
 
-			runtime.GC() // would block if the fork were still in progress
+			runtime.GC() // the garbage collector would block if the fork still stopped the world
 			for range 20 {
 				e, err := run(shell("exit 4"), nil)
 				must.NoError(t, err, must.Sprint("another start"))
@@ -126,7 +126,7 @@ func waitForStage(t *testing.T, pid int, s Stage) {
 	t.Fatalf("the launcher does not wait in step %q: %s", s, stat)
 }
 
-func TestLaunch_KillDuringExecveIsNoStart(t *testing.T) {
+func TestLaunch_ReportsNoStartAfterAKillDuringExecve(t *testing.T) {
 	nothingLeft(t)
 	dir := testsupport.HungDir(t)
 	for _, sig := range []unix.Signal{unix.SIGKILL, unix.SIGTERM} {
@@ -136,7 +136,7 @@ func TestLaunch_KillDuringExecveIsNoStart(t *testing.T) {
 		go func() { result <- p.Started(context.Background()) }()
 		waitForStage(t, p.PID, StageExec)
 		must.NoError(t, unix.Kill(p.PID, sig))
-		if sig != unix.SIGKILL { // caught by the launcher's runtime, which can't act during execve
+		if sig != unix.SIGKILL { // the launcher's Go runtime catches the signal, but can't act during execve
 			waitForStage(t, p.PID, StageExec)
 			_ = unix.Kill(p.PID, unix.SIGKILL)
 		}
@@ -152,7 +152,7 @@ func TestLaunch_InventsNoExitCode(t *testing.T) {
 	must.NoError(t, err)
 	defer r.Close()
 	must.NoError(t, unix.Kill(p.PID, unix.SIGKILL))
-	_, err = unix.Wait4(p.PID, nil, 0, nil) // reaped elsewhere
+	_, err = unix.Wait4(p.PID, nil, 0, nil) // as if another goroutine had reaped the process
 	must.NoError(t, err)
 	test.ErrorContains(t, p.Started(t.Context()), "for an unknown reason")
 }
@@ -187,7 +187,7 @@ func removeCgroup(t *testing.T, dir string) {
 	t.Errorf("failed to remove cgroup: %v", err)
 }
 
-// cgroup2 creates a group in the unified hierarchy.
+// cgroup2 creates a cgroup in the cgroup v2 hierarchy, and opens its directory.
 func cgroup2(t *testing.T) *os.File {
 	t.Helper()
 	testsupport.NeedRoot(t)

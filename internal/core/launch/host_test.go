@@ -21,13 +21,14 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// The tests' goroutines change the mounts of the threads that they run on. They must not run on the main thread, whose
-// mounts are the mounts of the process, so init keeps that thread for itself.
+// Tests change the mounts of the thread that they run on. No test may run on the main thread, because /proc/self shows
+// the mounts of that thread, so init locks it.
 func init() { runtime.LockOSThread() }
 
-// ownHost runs the test on its own thread, with private mounts that launchers take for the host's; they are shared, as
-// under systemd. At the end of the test, the mounts must be as they were after the change functions, and so must /dev.
-// Without change functions, /dev is the machine's and is not checked, because other processes change it.
+// ownHost gives the test its own thread with a copy of the host's mounts, which launchers take for the host's. They are
+// shared mounts, as under systemd. At the end of the test, the mounts and /dev must be as the change functions have
+// left them. Without change functions, the test uses the machine's /dev, which is not checked, because other processes
+// change it.
 func ownHost(t *testing.T, change ...func(t *testing.T)) {
 	t.Helper()
 	testsupport.NeedRoot(t)
@@ -80,7 +81,7 @@ func smallDev(t *testing.T) {
 	must.NoError(t, os.Symlink("../../ttyUSB0", "/dev/serial/by-id/usb-radio-if00"))
 	must.NoError(t, os.WriteFile("/dev/file", []byte("content"), 0o640))
 	must.NoError(t, unix.Mkfifo("/dev/initctl", 0o600))
-	// something else mounted over a node
+	// a node that is mounted over a file
 	must.NoError(t, os.WriteFile("/dev/console", nil, 0o600))
 	node(t, "/dev/shm/console", 0o620, 5, 1)
 	must.NoError(t, unix.Mount("/dev/shm/console", "/dev/console", "", unix.MS_BIND, ""))
@@ -100,8 +101,8 @@ func mountsHere(t *testing.T) string {
 	return string(b)
 }
 
-// wantMounts checks that the mounts are the same as before. Another process may have removed or renamed the directory
-// of a mount, or one above it; such a mount may be missing or have another path.
+// wantMounts checks that the mounts are the same as before. A mount may be missing or have another path if another
+// process has removed or renamed its mount point, or a directory above it.
 func wantMounts(t *testing.T, before string) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
@@ -113,7 +114,8 @@ func wantMounts(t *testing.T, before string) {
 	}
 }
 
-// placesOf returns the mount points of a table. The keys are the other fields of the mounts, without paths.
+// placesOf returns the mount points of a mount table. Each key consists of the mount's other fields, without the path
+// of its root.
 func placesOf(table string) map[string]string {
 	at := map[string]string{}
 	for line := range strings.Lines(table) {
@@ -139,8 +141,8 @@ func compareMounts(before, now map[string]string) error {
 	return nil
 }
 
-// tree describes the entries of a directory and below it, except in pts and shm, where other processes create and
-// remove entries at any time.
+// tree describes a directory and everything below it, except the contents of pts and shm, where other processes create
+// and remove entries at any time.
 func tree(t *testing.T, dir string) string {
 	t.Helper()
 	var lines []string
@@ -168,7 +170,7 @@ func describe(path string) string {
 		link)
 }
 
-// top is like tree, but does not descend into directories.
+// top describes the entries of a directory like tree, but not what is below them. It omits the names in without.
 func top(t *testing.T, dir string, without ...string) string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)

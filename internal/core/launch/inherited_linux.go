@@ -20,7 +20,7 @@ import (
 // priority (sched(7)), I/O priority (ioprio_set(2)), memory policy (set_mempolicy(2)), and every processor of its
 // cpuset (sched_setaffinity(2)). A setting that the kernel or a sandbox refuses to change stays as it is.
 func DefaultScheduling() {
-	const process, thisThread = 1, 0 // IOPRIO_WHO_PROCESS
+	const process, thisThread = 1, 0 // process is IOPRIO_WHO_PROCESS
 	var normal struct{ priority int32 }
 	_, _ = call(unix.SYS_SCHED_SETSCHEDULER, thisThread, unix.SCHED_NORMAL, uintptr(unsafe.Pointer(&normal)))
 	_, _ = call(unix.SYS_SETPRIORITY, unix.PRIO_PROCESS, thisThread, 0)
@@ -38,14 +38,14 @@ var allProcessors = func() (mask [8192 / 64]uint64) {
 	return mask
 }()
 
-// ownKeyring gives the process a new, empty session keyring (keyctl(2), KEYCTL_JOIN_SESSION_KEYRING). If a
-// sandbox refuses this, ownKeyring returns no error: the sandbox also applies to the program.
+// ownKeyring gives the process a new, empty session keyring (keyctl(2), KEYCTL_JOIN_SESSION_KEYRING). If a sandbox
+// refuses this, ownKeyring returns no error: the sandbox also keeps the program from using keyrings.
 func ownKeyring() *Error {
 	_, e := call(unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0)
 	switch {
 	case e == 0, e == unix.ENOSYS, e == unix.EPERM, e == unix.EACCES:
 		return nil
-	case e == unix.EDQUOT && !isHostsRoot(): // the user's 200 keys are used up; the user can read all of them anyway
+	case e == unix.EDQUOT && !isHostsRoot(): // quota used up (200 keys): the user can read the inherited keys anyway
 		return nil
 	}
 	return failed("create a session keyring", e)
@@ -57,5 +57,5 @@ func isHostsRoot() bool {
 	return unix.Geteuid() == 0 && err == nil && slices.Equal(strings.Fields(string(ids)), []string{"0", "0", "4294967295"})
 }
 
-// defaultPersonality sets the personality of a native program with randomized addresses (personality(2)).
+// defaultPersonality undoes setarch(8): the program is native, with randomized addresses (personality(2)).
 func defaultPersonality() { _, _ = call(unix.SYS_PERSONALITY, 0) }

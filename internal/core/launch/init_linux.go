@@ -16,12 +16,12 @@ import (
 
 const initName = "outrider-init"
 
-// StartInit starts the init of a new PID namespace (pid_namespaces(7)) in a cgroup: tasksFiles on version 1, the
-// directory cgroup on version 2. It returns a pidfd, which the caller closes. If the cgroup is killed, or the init gets
-// a SIGKILL from outside the namespace, the whole namespace ends. The caller's process must reap the init.
+// StartInit starts the init of a new PID namespace (pid_namespaces(7)) in a cgroup: given by tasksFiles on version 1,
+// by the directory cgroup on version 2. It returns a pidfd, which the caller closes. If the cgroup is killed, or the
+// init gets a SIGKILL from outside the namespace, the whole namespace ends. The caller's process must reap the init.
 //
-// The init only waits. It ignores SIGCHLD, so the kernel reaps the orphans that become its children, and no process of
-// the namespace can end it. It is a program of a few instructions, with one thread and hardly any memory.
+// The init only waits. No process of the namespace can end it. Orphans become its children, and the kernel reaps them,
+// because the init ignores SIGCHLD. It is a program of a few instructions, with one thread and hardly any memory.
 func StartInit(tasksFiles []string, cgroup *os.File) (*os.File, error) {
 	err := checkThawed(cgroup)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// isolate performs all steps that hide the host from the program. It runs as root, before limits and user, in
-// this order:
+// isolate performs the steps that hide the host from the program. It runs as root, before the limits and the user are
+// set. The order of the steps is:
 //
 //  1. network namespace: setns(CLONE_NEWNET)
 //  2. IPC and UTS (host name) namespaces: unshare, or setns for a process that is added to a running task
@@ -28,8 +28,8 @@ func (l *launcher) isolate() *Error {
 	return l.exposeDevices()
 }
 
-// ownNamespaces creates the program's namespaces that need no mounts, or enters those of a running task. A running
-// task may have replaced its namespaces by ones that it controls, so root trusts nothing in them.
+// ownNamespaces creates the program's IPC and UTS namespaces, or enters those of a running task. The task may have
+// replaced them by namespaces that it controls, so the launcher, still root, must trust nothing in them.
 func (l *launcher) ownNamespaces() *Error {
 	own := &l.spec.Command.Isolation
 	if l.spec.Task != 0 {

@@ -8,8 +8,8 @@
 //   - Main, the launcher itself: a role of the supervisor's own binary that applies the Spec to its own process and
 //     then executes the program in place, so that the pid stays the same and nothing of the launcher remains.
 //
-// The supervisor never accesses a path of the task: Go's fork stops the world of the forking process until the child
-// has called execve, so a dead NFS mount would block the supervisor of all tasks. It executes only its own binary. All
+// The supervisor executes only its own binary, and never accesses a path of the task: Go's fork stops the world of the
+// forking process until the child has called execve, so a dead NFS mount would block the supervisor of all tasks. All
 // calls that can hang are made by the launcher, which a SIGKILL ends.
 //
 // The order of the launcher's steps is in (*launcher).run; each step has its own file.
@@ -25,26 +25,25 @@ import (
 type Spec struct {
 	Command task.Command
 
-	// TasksFiles are the `tasks` files of the cgroup v1 groups to join. (The launcher joins a cgroup v2 group by being
-	// cloned into it: see the last argument of Start.)
+	// TasksFiles are the `tasks` files of the cgroup v1 groups to join. (The last argument of Start is the cgroup v2
+	// group, into which the launcher is cloned.)
 	TasksFiles []string
 
-	// MountNamespace is a descriptor of the mount namespace to enter (setns(2), CLONE_NEWNS), 0 for none. A launcher has
-	// created it for a running task (see Process.KeepMounts), to which this process is added. It contains the task's
-	// devices and mounts, so Command must have none. The caller keeps it open until Start has returned.
+	// MountNamespace is a descriptor of a running task's mount namespace, which the new process enters (setns(2),
+	// CLONE_NEWNS); 0 means none. The task's launcher has created it (see Process.KeepMounts). It contains the task's
+	// devices and mounts, so Command must have none. Keep the descriptor open until Start has returned.
 	//
-	// It is not a path, because a task can choose the target of its /proc/<pid>/ns/mnt: root would enter a namespace in
+	// A path would not do, because a task can choose the target of its /proc/<pid>/ns/mnt: root would enter a namespace in
 	// which the task controls every file.
 	MountNamespace int
 
-	// Task is a pidfd of the main process of a running task, to which the new process is added, 0 for none. The new
-	// process enters the IPC, UTS (host name) and PID namespaces of the main process. The caller keeps the pidfd open
-	// until Start has returned.
+	// Task is a pidfd of the main process of a running task, to which the new process is added; 0 means none. The new
+	// process enters the IPC, UTS (host name) and PID namespaces of the main process. Keep the pidfd open until Start has
+	// returned.
 	Task int
 
-	// Init is a pidfd of the init of a PID namespace (StartInit), which the new process enters, 0 for none. The new
-	// process is not the first one of the namespace, so it gets signals like any other. The caller keeps the pidfd open
-	// until Start has returned.
+	// Init is a pidfd of the init of a PID namespace (StartInit), which the new process enters; 0 means none. The new
+	// process does not have PID 1 there, so it gets signals like any other. Keep the pidfd open until Start has returned.
 	Init int
 
 	// NoFile is the soft limit of open files (RLIMIT_NOFILE), which is capped at the hard limit. 0 means the limit that
@@ -52,10 +51,10 @@ type Spec struct {
 	NoFile uint64
 
 	// Record is the path of the task's record, which Start creates (task.NewRecord) and the launcher marks. It is empty
-	// for a process that is never adopted.
+	// for a process that no later supervisor adopts.
 	Record string
 
-	// TTY makes fd 0, a terminal, the session's controlling terminal.
+	// TTY makes fd 0, which must be a terminal, the controlling terminal of the new session.
 	TTY bool
 }
 
@@ -71,7 +70,7 @@ func (s *Spec) taskFD() int {
 // a launcher hangs.
 type Stage string
 
-// At most 8 characters: a process name is limited to 15.
+// The stages have at most 8 characters, because a process name, with the prefix, has at most 15.
 const (
 	StageSetup   Stage = "setup"    // fork, hand over the spec, terminal
 	StageCgroup  Stage = "cgroup"   // cgroup v1
@@ -98,8 +97,8 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Message }
 
-// Unwrap makes errors.Is(err, fs.ErrNotExist) and similar tests work. The error is syscall.ETIMEDOUT for a start that
-// took too long, and syscall.ECANCELED for one whose caller gave up.
+// Unwrap returns the kernel's error, for calls such as errors.Is(err, fs.ErrNotExist). It returns syscall.ETIMEDOUT if
+// the start took too long, and syscall.ECANCELED if the caller gave up.
 func (e *Error) Unwrap() error {
 	if e.Errno == 0 {
 		return nil

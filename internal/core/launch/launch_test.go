@@ -23,8 +23,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// report is a script that prints the kernel's view of the program. The shell itself reads the status file, since it
-// blocks signals while it forks.
+// report is a script that prints the kernel's view of the program. The shell reads its status file without a fork,
+// during which it would block signals.
 const report = `
 p=/proc/$$
 while read -r line; do echo "$line"; done < $p/status
@@ -114,7 +114,7 @@ func TestProgram_InheritsNothingFromTheSupervisor(t *testing.T) {
 	}
 }
 
-func TestProgram_InheritsNeitherSignalsNorFileLimit(t *testing.T) {
+func TestProgram_InheritsNeitherSignalSettingsNorFileLimit(t *testing.T) {
 	if out, err := exec.Command("env", "--block-signal=USR1", "true").CombinedOutput(); err != nil {
 		t.Skipf("env(1) has no --block-signal: %s", out)
 	}
@@ -288,14 +288,14 @@ func TestLauncher_EntersTheNetworkNamespace(t *testing.T) {
 
 func TestLauncher_MakesFilesOfTheTaskExecutable(t *testing.T) {
 	testsupport.NeedRoot(t)
-	dir := t.TempDir() // under directories of mode 0755 and 0777 only
+	dir := t.TempDir()
 	taskDir := filepath.Join(dir, "task")
 	local := filepath.Join(taskDir, "local")
 	outside := filepath.Join(dir, "outside")
 	for _, d := range []string{local, outside, filepath.Join(local, "sub")} {
 		must.NoError(t, os.MkdirAll(d, 0o755))
 	}
-	for d := dir; d != "/"; d = filepath.Dir(d) { // TempDir's parents are 0700 or so
+	for d := dir; d != "/"; d = filepath.Dir(d) { // other users must be able to enter the parents of dir
 		if st, err := os.Stat(d); err == nil && st.Mode().Perm()&0o011 != 0o011 && strings.Contains(d, "Test") {
 			must.NoError(t, os.Chmod(d, 0o755))
 		}
@@ -314,7 +314,7 @@ func TestLauncher_MakesFilesOfTheTaskExecutable(t *testing.T) {
 		gid     int
 		user    *task.User
 		before  func(t *testing.T, file string)
-		want    os.FileMode // of the file, afterwards
+		want    os.FileMode // mode of the file after the start
 		err     string
 	}{
 		"a file of root's, for another user":         {mode: 0o600, user: nobody, want: 0o605},
@@ -384,7 +384,7 @@ func rename(t *testing.T, from, to string) {
 	must.NoError(t, os.Rename(from, to))
 }
 
-func TestLauncher_LooksUpInOrder(t *testing.T) {
+func TestLauncher_SearchesDirectoriesInOrder(t *testing.T) {
 	dir := t.TempDir()
 	at := func(place string) string {
 		d := filepath.Join(dir, place)
@@ -406,7 +406,7 @@ func TestLauncher_LooksUpInOrder(t *testing.T) {
 	write("task", "both")
 	write("path1", "both")
 	write("path2", "path-only")
-	// not executable: skipped
+	// the search skips files that are not executable
 	must.NoError(t, os.WriteFile(filepath.Join(dir, "path1", "path-only"), nil, 0o644))
 	for command, want := range map[string]string{
 		"everywhere":         "local",
@@ -496,7 +496,7 @@ func TestLauncher_IsNotBoundByTheProgramsLimits(t *testing.T) {
 				must.NoError(t, err, must.Sprintf("got %q, status %v", e.out, e.status))
 				must.Eq(t, "ok\n", e.out, must.Sprintf("got %q, status %v", e.out, e.status))
 				must.Eq(t, 0, e.status.ExitStatus(), must.Sprintf("got %q, status %v", e.out, e.status))
-				// an error can still be reported
+				// under this limit, a failed start can still report its error
 				spec.Command.Path = "/etc/passwd"
 				_, err = run(spec, nil)
 				must.ErrorContains(t, err, "is not executable", must.Sprint("got error"))

@@ -13,8 +13,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// setOOMScoreAdj always writes the value, even 0: the inherited value protects the supervisor, and must not protect
-// the program. CAP_SYS_RESOURCE is needed only for a value below the one that a privileged process has set.
+// setOOMScoreAdj always writes the value, even 0: the inherited value protects the supervisor, and must not protect the
+// program. Only a value below the last one that a privileged process has written needs CAP_SYS_RESOURCE.
 func setOOMScoreAdj(v int) *Error {
 	e := writeFile("/proc/self/oom_score_adj", strconv.Itoa(v))
 	switch {
@@ -29,7 +29,7 @@ func setOOMScoreAdj(v int) *Error {
 	}
 }
 
-// setNice sets the nice value. If v is 0 (also for "not set"), it keeps the value that DefaultScheduling has set.
+// setNice sets the nice value. For 0, which also means "not set", it does nothing: DefaultScheduling has already set 0.
 func setNice(v int) *Error {
 	if v == 0 {
 		return nil
@@ -56,12 +56,13 @@ func prlimit(resource int, set, get *rlimit) syscall.Errno {
 	return e
 }
 
-// RestoreNoFile restores the soft limit of open files, which Go raises at the start of every process. Only
-// syscall.Exec knows the earlier value. It restores that value just before execve, even if execve then fails, as here.
+// RestoreNoFile restores the soft limit of open files, which Go raises at the start of every process. Only Go's runtime
+// knows the earlier limit. syscall.Exec restores it before it calls execve, which then fails here for lack of a path.
 func RestoreNoFile() { _ = syscall.Exec("", nil, nil) }
 
-// setNoFile sets the soft limit of open files; 0 means the limit that Go restores. Go no longer knows that limit after
-// a failed execve of the supervisor, so the supervisor passes the limit in the Spec.
+// setNoFile sets the soft limit of open files. 0 means the limit that the supervisor was started with, which Go
+// restores. After a failed execve of the supervisor, Go no longer knows that limit, so the supervisor passes it in the
+// Spec.
 func setNoFile(soft uint64) {
 	if soft == 0 {
 		RestoreNoFile()
@@ -73,8 +74,8 @@ func setNoFile(soft uint64) {
 	}
 }
 
-// raiseLimits raises hard limits while the launcher has the privilege. It lowers no limit: under the task's ulimit -v
-// or -u, the launcher might fail before execve. lowerLimits does that later, and needs no privilege.
+// raiseLimits raises hard limits, as long as the launcher has the privilege. Limits are lowered only just before
+// execve, by lowerLimits, which needs no privilege: under the task's ulimit -v or -u, steps of the launcher could fail.
 func raiseLimits(limits []task.Rlimit) *Error {
 	for _, l := range limits {
 		if l.Soft > l.Hard {

@@ -16,9 +16,9 @@ import (
 // statusFD is the launcher's end of the status socket.
 const statusFD = 3
 
-// recordFD is the record of the task that the launcher becomes. The launcher holds the record's lock; the supervisor
-// has closed its own descriptor. mountsFD is the mount namespace of a running task, which the launcher enters. No Spec
-// has both, so they share a number. The next descriptor is the process of a running task: see taskFD.
+// recordFD is a descriptor of the task's record. Only the launcher holds the record's lock, since the supervisor has
+// closed its descriptor. mountsFD is a descriptor of Spec.MountNamespace. No Spec has both, so they share a number. The
+// descriptor of Spec.Task is the next one: see taskFD.
 const (
 	recordFD = 4
 	mountsFD = 4
@@ -34,16 +34,16 @@ type launcher struct {
 	stage Stage
 }
 
-// Init functions run on the process's main thread, whose name is the process's name. All settings of a launcher are
-// made for this thread, which also calls execve.
+// init keeps a launcher on the main thread, on which Go runs init functions. The name of this thread is the process's
+// name. All settings of a launcher are made for this thread, which also calls execve.
 func init() {
 	if slices.Equal(os.Args, launcherArgs) {
 		runtime.LockOSThread()
 	}
 }
 
-// Main is the launcher's role; it never returns. It must be called in main() before anything else, and uses the
-// descriptors that Start has passed on.
+// Main runs the launcher, and never returns. main must call it before anything else, because it uses the descriptors
+// that Start has passed on.
 func Main() {
 	l := &launcher{}
 	l.enter(StageSetup)
@@ -53,20 +53,21 @@ func Main() {
 	l.fail(l.run())
 }
 
-// run applies the spec in the order that the steps require. It returns only if the program does not run, with the
-// reason.
+// run performs the launcher's steps, in the order that they require, and executes the program. It returns only if that
+// fails, with the reason.
 func (l *launcher) run() *Error {
 	c := &l.spec.Command
 	if err := l.setup(); err != nil {
 		return err
 	}
-	DefaultScheduling() // a v1 cgroup accepts no process with a real-time policy
+	DefaultScheduling() // before joinCgroups: a v1 cgroup accepts no process with a real-time policy
 	// as early as possible, so that everything else is charged to the task
 	if err := l.joinCgroups(); err != nil {
 		return err
 	}
 	l.enter(StageProgram)
-	p, err := findInLookup(c) // while root can make the program executable, and before volumes are mounted
+	// while root can make the program executable, and before volumes are mounted, whose files must not change
+	p, err := findInLookup(c)
 	if err != nil {
 		return err
 	}
@@ -120,7 +121,7 @@ func (l *launcher) run() *Error {
 	return l.exec(p, ruleset)
 }
 
-// setup depends on no other step and can't hang.
+// setup performs the settings that depend on no other step. It can't hang.
 func (l *launcher) setup() *Error {
 	if l.spec.Command.Path == "" {
 		return refuse(unix.EINVAL, "command is empty")
@@ -166,7 +167,7 @@ func (l *launcher) fail(err *Error) {
 // receive reads the spec. If the supervisor has died, receive ends the launcher.
 func receive() []byte {
 	var st unix.Stat_t
-	// if a user has started the launcher, this may be a file that the Go runtime has opened (cpu.max), and no socket
+	// if a user has started the launcher, this is no socket, and perhaps a file that the Go runtime has opened (cpu.max)
 	if fstat(statusFD, &st) != 0 || st.Mode&unix.S_IFMT != unix.S_IFSOCK {
 		os.Stderr.WriteString("this program is internal: only the supervisor starts it\n")
 		exit(2)

@@ -26,8 +26,8 @@ import (
 // self is a copy of the test binary that every user can access.
 var self string
 
-// TestMain also runs the launcher and, with "supervise", a supervisor of one start, whose privileges or environment
-// differ from the test's.
+// TestMain makes the test binary a launcher if its argument is "launch". With "supervise", it is a supervisor of one
+// start, which tests run with other privileges or another environment.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
@@ -59,7 +59,7 @@ func testMain(m *testing.M) int {
 	if err := os.WriteFile(self, b, 0o755); err != nil {
 		panic(err)
 	}
-	if _, err := initProgram(); err != nil { // its file stays open, unlike the files that tests open
+	if _, err := initProgram(); err != nil { // its file stays open, which nothingLeft would report in a test
 		panic(err)
 	}
 	return m.Run()
@@ -72,7 +72,7 @@ func printKeyring() {
 	os.Exit(0)
 }
 
-// superviseOne starts the Spec on stdin with its own stdout and stderr.
+// superviseOne starts the Spec that it reads from stdin. The program gets the stdout and stderr of this process.
 func superviseOne() {
 	var s Spec
 	if err := json.NewDecoder(os.Stdin).Decode(&s); err != nil {
@@ -183,7 +183,7 @@ func resources(t *testing.T) (fds, threads int, children string) {
 	return count("/proc/self/fd"), len(tasks), children
 }
 
-// nothingLeft fails the test if an fd or a child remains at its end.
+// nothingLeft checks at the end of the test that no fd and no child is left.
 func nothingLeft(t *testing.T) {
 	t.Helper()
 	runtime.GC()

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ProgramInMemory returns a memfd (memfd_create(2)) that contains a program and that nobody can change. A host may have
-// no directory that is both writable and executable. The caller closes the file. ProgramInMemory fails if the kernel
-// has no memfds, or if the sysctl vm.memfd_noexec is 2.
+// ProgramInMemory returns a memfd (memfd_create(2)) that contains a program and that nobody can change. It needs no
+// directory, because a host may have none that is both writable and executable. The caller closes the file.
+// ProgramInMemory fails if the kernel has no memfds, or if the sysctl vm.memfd_noexec is 2.
 func ProgramInMemory(name string, program []byte) (*os.File, error) {
 	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
 	fd, err := unix.MemfdCreate(name, flags|unix.MFD_EXEC)
@@ -22,7 +22,7 @@ func ProgramInMemory(name string, program []byte) (*os.File, error) {
 		return nil, os.NewSyscallError("memfd_create", err)
 	}
 	f := os.NewFile(uintptr(fd), name)
-	defer f.Close() // a file that is open for writing can't be executed (ETXTBSY)
+	defer f.Close() // close this descriptor, because a file that is open for writing can't be executed (ETXTBSY)
 	_, err = f.Write(program)
 	if err == nil {
 		seals := unix.F_SEAL_WRITE | unix.F_SEAL_GROW | unix.F_SEAL_SHRINK | unix.F_SEAL_SEAL

@@ -19,19 +19,19 @@ func mount(source, target, kind string, flags uintptr, data string) syscall.Errn
 	return e
 }
 
-// bind mounts a file or directory at another path, including the mounts below it only if recursive is unix.MS_REC.
+// bind mounts a file or directory at another path. If recursive is unix.MS_REC, it includes the mounts below source.
 func bind(source, target string, recursive uintptr) syscall.Errno {
 	return mount(source, target, "", unix.MS_BIND|recursive, "")
 }
 
-// restrict adds flags to a mount (unix.MS_RDONLY, unix.MS_NOSUID) and keeps those that its source is mounted with,
-// which a container is not allowed to clear.
+// restrict adds flags (such as unix.MS_RDONLY) to a bind mount. It keeps the flags of the source's mount: without them,
+// the call would clear these flags, which a container is not allowed to do.
 func restrict(target string, flags uintptr) syscall.Errno {
 	its, e := statfs(target)
 	if e != 0 {
 		return e
 	}
-	// ST_RDONLY and so on have the same bits as MS_RDONLY and so on
+	// these flags have the same bits as MS_RDONLY, MS_NOSUID, MS_NODEV and MS_NOEXEC
 	const keep = unix.ST_RDONLY | unix.ST_NOSUID | unix.ST_NODEV | unix.ST_NOEXEC
 	return mount("", target, "", unix.MS_REMOUNT|unix.MS_BIND|flags|uintptr(its)&keep, "")
 }

@@ -21,12 +21,13 @@ import (
 type ownTmp struct {
 	exposed
 	allocDir string // the directory above the task's directory
-	alloc    int    // opened with O_PATH
+	alloc    int    // allocDir, opened with O_PATH
 }
 
 var tmpDirs = []string{"/tmp", "/var/tmp"}
 
-// openTmp opens the directory before a mount could hide it. It follows no link, which an earlier run could have left.
+// openTmp opens the directory, or creates it. It runs before any mount, which could hide the directory. It follows no
+// link, because an earlier run of the task may have left one.
 func openTmp(taskDir string) (*ownTmp, *Error) {
 	const flags = unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW
 	t := &ownTmp{allocDir: path.Dir(taskDir)}
@@ -61,8 +62,8 @@ func openTmp(taskDir string) (*ownTmp, *Error) {
 	return t, nil
 }
 
-// own gives the directory the owner and mode of the host's /tmp. Programs of root rely on both: no other user can
-// replace their files in it.
+// own gives the directory the owner and mode of the host's /tmp. Programs that run as root rely on both to keep other
+// users from replacing their files.
 func (t *ownTmp) own() syscall.Errno {
 	_, e := call(unix.SYS_FCHOWNAT, uintptr(t.file), uintptr(cstr("")), 0, 0, unix.AT_EMPTY_PATH)
 	if e == 0 {
@@ -102,9 +103,9 @@ func (t *ownTmp) mount(places *points) *Error {
 	return nil
 }
 
-// keepAlloc makes the allocation's directory appear at its usual path if that path is below place, as with an agent in
-// development mode. keepAlloc makes the directories of that path in the task's /tmp. It follows no link there, because
-// the task may have put anything into its /tmp.
+// keepAlloc mounts the allocation's directory at its usual path, which is below place and which the task's /tmp hides
+// now. (An agent in development mode has its allocations in /tmp.) keepAlloc makes the directories of that path in the
+// task's /tmp. It follows no link there, because the task may have put anything into its /tmp.
 func (t *ownTmp) keepAlloc(place string, places *points) syscall.Errno {
 	at, e := open(unix.AT_FDCWD, place, unix.O_PATH|unix.O_DIRECTORY) // the task's /tmp, which is mounted at place now
 	for name := range strings.SplitSeq(t.allocDir[len(place)+1:], "/") {
@@ -152,8 +153,8 @@ func mountIPC() *Error {
 	return nil
 }
 
-// mountProc mounts a /proc that shows the processes of the program's namespace. It comes last: until then, paths in
-// the host's /proc are used.
+// mountProc mounts a /proc that shows the processes of the program's namespace. It is the last mount, because the ones
+// before use paths in the host's /proc.
 func mountProc() *Error {
 	e := mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
 	if e != 0 {
@@ -174,7 +175,8 @@ func mountOver(path, kind string, flags uintptr, options string) syscall.Errno {
 	return mount(kind, fdPath(point), kind, flags, options)
 }
 
-// mountFiles makes the program's files appear. They are in a file system in memory, where nobody can change them.
+// mountFiles mounts the program's private files, read-only. Nobody can change them, because they are in a file system
+// in memory that is mounted nowhere else.
 func mountFiles(files []task.File, places *points) *Error {
 	if len(files) == 0 {
 		return nil
@@ -199,7 +201,7 @@ func mountFiles(files []task.File, places *points) *Error {
 			return err
 		}
 	}
-	// the mounted files keep the file system alive without this mount
+	// the mounts of the files keep the file system alive
 	_, e = call(unix.SYS_UMOUNT2, uintptr(cstr(stageDir)), unix.MNT_DETACH)
 	if e != 0 {
 		return failed("unmount the task's own files", e)

@@ -16,7 +16,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// taskDir makes the directory of a task in an allocation's directory.
+// taskDir makes an allocation's directory below parent, and in it the directory of a task, which it returns.
 func taskDir(t testing.TB, parent string) string {
 	t.Helper()
 	alloc, err := os.MkdirTemp(parent, "outrider-launch-")
@@ -131,7 +131,7 @@ func TestIsolation_IPCIsPrivate(t *testing.T) {
 	test.Eq(t, "1777\n1\n", lines[1])
 }
 
-func TestIsolation_FilesHideTheHostsFiles(t *testing.T) {
+func TestIsolation_FilesOfTheTaskHideTheHostsFiles(t *testing.T) {
 	ownHost(t)
 	own := task.Isolation{Hostname: "web", Files: []task.File{
 		{Path: "/etc/hosts", Content: "10.0.0.1 web\n"}, {Path: "/etc/services", Content: ""},
@@ -160,7 +160,7 @@ kill -TERM $$; echo not reached`, "", task.Isolation{PID: true}).Command
 	test.Eq(t, unix.SIGTERM, e.status.Signal())
 }
 
-// startInit starts an init outside of all cgroups but the test's, and returns its pidfd.
+// startInit starts an init that stays in the test's cgroups, and returns its pidfd.
 func startInit(t testing.TB) int {
 	t.Helper()
 	init, err := StartInit(nil, nil)

@@ -13,27 +13,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// points finds mount points in the program's mount namespace, and creates missing ones. On the host, it creates only
-// files and directories in the task's directory. Elsewhere, the program gets a copy of the directory that lacks the
-// mount point: a file system in memory, in which every entry of the host's directory is mounted.
+// points opens the mount points of the program, and creates missing ones. In the task's directory, it creates them on
+// the host. Elsewhere, only the program sees the new mount point: it gets a copy of the directory that lacks it. The
+// copy is a file system in memory, in which every entry of the host's directory is mounted.
 type points struct {
 	taskDir string
-	task    int             // the task's directory, or -1 if no mount point is in it
+	task    int             // descriptor of the task's directory, or -1 if no mount point is in it
 	own     map[uint64]bool // st_dev of the file systems that were created for the program
 }
 
-// A mount is prepared at a path where nothing else is mounted, and then moved to its mount point in one step: with
-// several steps, the mount point's path could lead elsewhere in between. Jobs can have no mounts in /proc, so
-// these paths are free.
+// A mount is prepared at one of these paths, and then moved to its mount point in one step: if the mount point's path
+// were used in several steps, it could lead elsewhere in between. Jobs can have no mounts in /proc, so nothing else is
+// mounted at these paths.
 const (
 	stageDir  = "/proc/sys"
 	stageFile = "/proc/version"
 )
 
-// maxCopied is the maximum number of entries of a directory that is copied: each needs a mount.
+// maxCopied is the maximum number of entries of a directory that is copied, since each entry takes a mount.
 const maxCopied = 1000
 
-// newPoints opens the task's directory, before a mount could hide it.
+// newPoints opens the task's directory if a mount point is in it. Call it before any mount, which could hide the
+// directory.
 func newPoints(taskDir string, all []exposed) (*points, *Error) {
 	p := &points{taskDir: taskDir, task: -1, own: map[uint64]bool{}}
 	for _, g := range all {
@@ -47,7 +48,7 @@ func newPoints(taskDir string, all []exposed) (*points, *Error) {
 	return p, nil
 }
 
-// moveTask switches to the task's directory in another mount of the allocation's directory.
+// moveTask opens the task's directory again, below alloc, which is another mount of the allocation's directory.
 func (p *points) moveTask(alloc int) (errno syscall.Errno) {
 	if p.task < 0 {
 		return 0
@@ -73,8 +74,8 @@ type place struct {
 	own, others bool
 }
 
-// open opens a mount point (O_PATH), and creates it if it does not exist. The path of a volume comes from the author
-// of the job, and a task may control directories on it: no link is followed.
+// open opens a mount point (O_PATH), and creates it if it does not exist. For a volume, it follows no link: the path
+// comes from the author of the job, and a task may control directories on it.
 func (p *points) open(g *exposed) (int, *Error) {
 	if g.source == g.target { // the source itself, whatever is mounted over it now
 		fd, e := open(unix.AT_FDCWD, fdPath(g.file), unix.O_PATH)
@@ -142,7 +143,8 @@ func (at *place) see() *Error {
 	return nil
 }
 
-// make creates names[0] in at.path, names[1] in names[0] and so on, and opens the last one. It closes at.fd.
+// make creates the missing rest of a path: names[0] in the directory at, names[1] in names[0] and so on. It returns a
+// descriptor of the last one, and closes at.fd.
 func (p *points) make(g *exposed, at place, names []string) (int, *Error) {
 	defer func() { closeFD(at.fd) }()
 	switch {
@@ -182,7 +184,7 @@ func (p *points) make(g *exposed, at place, names []string) (int, *Error) {
 	return fd, nil
 }
 
-// copy mounts a private directory with the same entries over the host's at.path, and opens the private one as at.fd.
+// copy mounts a private copy of the directory at over the original. Afterwards, at.fd is a descriptor of the copy.
 func (p *points) copy(g *exposed, at *place) *Error {
 	host, e := open(at.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY)
 	if e != 0 {
@@ -201,7 +203,7 @@ func (p *points) copy(g *exposed, at *place) *Error {
 	if e := mount("tmpfs", stageDir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, options); e != 0 {
 		return failed("mount a private "+at.path, e)
 	}
-	if e := mount("", stageDir, "", unix.MS_UNBINDABLE, ""); e != 0 { // otherwise a copy of /proc would include it
+	if e := mount("", stageDir, "", unix.MS_UNBINDABLE, ""); e != 0 { // or a bind mount of /proc would contain it
 		return failed("mount a private "+at.path, e)
 	}
 	to, e := open(unix.AT_FDCWD, stageDir, unix.O_PATH|unix.O_DIRECTORY)
@@ -220,7 +222,8 @@ func (p *points) copy(g *exposed, at *place) *Error {
 	if e == 0 {
 		e = mount(stageDir, fdPath(at.fd), "", unix.MS_MOVE, "")
 	}
-	if e == 0 && at.path == "/" { // the host's root stays mounted below: the root of an initramfs can't be replaced
+	// the copy becomes the root; the host's root stays mounted below, because that of an initramfs can't be replaced
+	if e == 0 && at.path == "/" {
 		if e = fchdir(to); e == 0 {
 			e = chroot(".")
 		}
@@ -276,7 +279,7 @@ func copyEntry(host, to int, at, name string) syscall.Errno {
 	return e
 }
 
-// attach mounts the source at its mount point.
+// attach mounts the source at the mount point fd.
 func (g *exposed) attach(fd int) *Error {
 	point, e := look(fd)
 	switch {

@@ -50,13 +50,13 @@ func volumes(t *testing.T) string {
 	return dir
 }
 
-// ofTask sets the task's directory of s to the one in dir, which volumes has returned.
+// ofTask sets the task's directory of s to dir/task. dir is the result of volumes.
 func (s *Spec) ofTask(dir string) *Spec {
 	s.Command.TaskDir = dir + "/task"
 	return s
 }
 
-func TestVolumes_AreAtAnyPath(t *testing.T) {
+func TestVolumes_CanBeMountedAtAnyPath(t *testing.T) {
 	dir := volumes(t)
 	vol := func(source, target string) any { return task.Mount{Source: dir + source, Target: target, Volume: true} }
 	for _, row := range []struct {
@@ -182,7 +182,7 @@ func TestVolumes_HaveTheirMountOptions(t *testing.T) {
 		{"read-only", task.Mount{Volume: true, ReadOnly: true}, "ro,nosuid,nodev,relatime -\n/outrider/sub/*\n"},
 		{"host-to-task", task.Mount{Volume: true, HostToTask: true},
 			"rw,nosuid,nodev,relatime master\nrw,nosuid,nodev,relatime master\n/outrider/sub/mounted\n"},
-		{"a device plugin's", task.Mount{}, "rw,relatime master\n/outrider/sub/*\n"},
+		{"a device plugin's mount", task.Mount{}, "rw,relatime master\n/outrider/sub/*\n"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			ownHost(t, smallDev, func(t *testing.T) {
@@ -198,7 +198,7 @@ func TestVolumes_HaveTheirMountOptions(t *testing.T) {
 	}
 }
 
-func TestVolumes_AreInEveryProcessOfTheTask(t *testing.T) {
+func TestVolumes_AreVisibleToEveryProcessOfTheTask(t *testing.T) {
 	dir := volumes(t)
 	ownHost(t, smallDev)
 	spec := with("sleep 600", task.Mount{Source: dir + "/one", Target: "/outrider", Volume: true})
@@ -247,7 +247,7 @@ func TestVolumes_KeepTheModesOfPrograms(t *testing.T) {
 
 // A task with a private root directory sees later mounts of the host, and can create user namespaces, which the
 // kernel refuses to a process that has changed its root (user_namespaces(7)).
-func TestVolumes_PrivateRootHasLaterMountsAndUserNamespaces(t *testing.T) {
+func TestVolumes_PrivateRootAllowsLaterMountsAndUserNamespaces(t *testing.T) {
 	dir := volumes(t)
 	must.NoError(t, os.Mkdir(dir+"/later", 0o755))
 	ownHost(t, smallDev)

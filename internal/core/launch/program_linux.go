@@ -18,7 +18,7 @@ const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 // program is the file that a command's Path was resolved to.
 type program struct {
 	path string // for execve; empty until found
-	dir  string // a directory with the command's name in Lookup, for the error
+	dir  string // a directory in Lookup that has the command's name, for the error
 }
 
 // findInLookup searches for the command in the directories of Lookup, and makes it executable there. It runs before
@@ -51,8 +51,9 @@ func findInLookup(c *task.Command) (p program, err *Error) {
 	return p, nil
 }
 
-// findElsewhere searches for a command without a leading slash, with the user's permissions: in Lookup, where a volume
-// may be mounted by now, and then in PATH for a bare name, or in the working directory for any other.
+// findElsewhere searches for a command without a leading slash, with the user's permissions. It first searches Lookup
+// again, where a volume may be mounted by now. Then it searches PATH for a bare name, or the working directory for any
+// other command.
 func findElsewhere(c *task.Command, p *program) *Error {
 	for _, d := range c.Lookup {
 		var st unix.Stat_t
@@ -110,10 +111,10 @@ func findInPath(c *task.Command) string {
 	return denied
 }
 
-// makeExecutable sets the mode bits that allow the user to execute and read a regular file below dir (a script must
-// be readable). They are often missing in artifacts and templates. The task itself may write to dir, so no link is
-// trusted: none may lead out of dir, dir must not be a link, and a file with a second name (a hard link, perhaps to a
-// file of the host) is not changed. A file that is not changed may still be executable; execve decides.
+// makeExecutable sets the mode bits that allow the user to execute and read a regular file below dir (a script must be
+// readable). They are often missing in artifacts and templates. The task itself may write to dir. So makeExecutable
+// changes no file if dir is a link, if a link leads out of dir, or if the file has a second hard link, perhaps outside.
+// It returns no error then: the file may still be executable, and execve decides.
 func makeExecutable(dir, path string, u *task.User) *Error {
 	d, e := open(unix.AT_FDCWD, dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW)
 	if e != 0 {
@@ -133,7 +134,7 @@ func makeExecutable(dir, path string, u *task.User) *Error {
 	if st.Mode&want == want {
 		return nil
 	}
-	// the link in /proc leads to the same file that was checked
+	// by its descriptor, so that it changes the file that was checked
 	file := "/proc/self/fd/" + strconv.Itoa(fd)
 	mode := uintptr(st.Mode&0o777 | want) // without a set-user-ID bit
 	if _, e := call(unix.SYS_FCHMODAT, atFDCWD, uintptr(cstr(file)), mode); e != 0 {

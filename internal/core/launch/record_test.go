@@ -44,7 +44,7 @@ func TestRecord_ShowsThatTheProgramWasExecuted(t *testing.T) {
 	wantProgress(t, spec, task.ProgressExecuted)
 }
 
-func TestRecord_IsNotHeldByTheProgram(t *testing.T) {
+func TestRecord_IsNotOpenInTheProgram(t *testing.T) {
 	spec := recorded(t, shell("ls /proc/self/fd | wc -l; kill -STOP $$"))
 	p, r, err := start(spec, nil)
 	must.NoError(t, err)
@@ -91,7 +91,7 @@ func TestRecord_WorksUnderAFileSizeLimitOfZero(t *testing.T) {
 	wantProgress(t, spec, task.ProgressExecuted)
 }
 
-// The supervisor dies when the launcher has the whole spec, so no supervisor would know of the program.
+// The supervisor dies when the launcher has received the whole spec. A program that ran now would have no supervisor.
 func TestRecord_NeverShowsALauncherWithoutSupervisorAsExecuted(t *testing.T) {
 	nothingLeft(t)
 	file := filepath.Join(t.TempDir(), "ran")
@@ -136,7 +136,7 @@ func TestLaunch_AcceptsAProgramWithALaunchersName(t *testing.T) {
 	}
 }
 
-func TestRecord_IsNeededToStart(t *testing.T) {
+func TestLaunch_FailsWithoutARecord(t *testing.T) {
 	nothingLeft(t)
 	spec := shell("exit 0")
 	spec.Record = "/nowhere/record"

@@ -12,7 +12,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// seccompFilter decodes the program's filter, to be installed by applyFilter. It returns nil if there is none.
+// seccompFilter decodes the program's filter for applyFilter. It returns nil if the program has none.
 func seccompFilter(text string) (*unix.SockFprog, *Error) {
 	if text == "" {
 		return nil, nil

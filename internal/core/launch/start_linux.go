@@ -23,12 +23,12 @@ var launcherArgs = []string{"outrider-supervisor", "launch"}
 
 // launcherEnv is the launcher's own environment; the program gets none of it.
 var launcherEnv = []string{
-	// the code is sequential, and each additional thread takes a clone, 4 % of the time of a start
+	// the launcher is sequential, and each further thread adds 4 % to the time of a start
 	"GOMAXPROCS=1",
 	// a garbage collection would start more threads, in a process that lives for a millisecond
 	"GOGC=off",
-	// the runtime's own signals would interrupt a long system call; and with GOMAXPROCS set, the runtime need not read
-	// all mounts to find the cgroup's limit
+	// asyncpreemptoff: no signals of the runtime interrupt long system calls; containermaxprocs: with GOMAXPROCS set, the
+	// runtime need not read all mounts to find the cgroup's limit
 	"GODEBUG=asyncpreemptoff=1,containermaxprocs=0",
 }
 
@@ -39,17 +39,17 @@ var launcherEnv = []string{
 type Process struct {
 	PID int
 
-	// KeepMounts is called by Started, before the program runs, if the program gets its own mount namespace. It gets the
-	// namespace's descriptor and must close it. If it returns an error, the program is not started. If KeepMounts is
-	// nil, Started closes the descriptor.
+	// KeepMounts is called by Started, before the program runs, if the program gets its own mount namespace. ns is the
+	// namespace's descriptor, which KeepMounts must close. If KeepMounts returns an error, the program is not started. If
+	// KeepMounts is nil, Started closes the descriptor.
 	KeepMounts func(ns *os.File) error
 
 	pidfd  int
 	status *os.File
 	spec   []byte
-	record string // of the Spec
+	record string // Spec.Record
 
-	// for the error of a start that hangs
+	// for the error message of a start that hangs
 	program, dir, netns string
 }
 
@@ -150,7 +150,7 @@ func (p *Process) fork(spec *Spec, stdio [3]*os.File, status int, cgroup *os.Fil
 	return nil
 }
 
-// forkExec starts a launcher in the PID namespace of the process with the pidfd among. 0 means this process.
+// forkExec starts a launcher in the PID namespace of the process whose pidfd is among. 0 means this process.
 func forkExec(attr *syscall.ProcAttr, among int) (pid int, err error) {
 	if among == 0 {
 		return syscall.ForkExec(launcherPath, launcherArgs, attr)
@@ -176,7 +176,7 @@ func (p *Process) TakePidFD() int {
 	return fd
 }
 
-// Kill kills and reaps a process. It may be called only instead of Started.
+// Kill kills and reaps the launcher. Call either Kill or Started, not both.
 func (p *Process) Kill() { p.discard() }
 
 // checkThawed refuses a frozen cgroup: a clone into it would block the supervisor until the thaw.

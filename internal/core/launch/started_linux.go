@@ -16,8 +16,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// deathTimeout is how long a killed launcher may take to exit. If a processor is free, the exit takes less than a
-// millisecond, even in a hung file system whose calls can be interrupted.
+// deathTimeout is how long a killed launcher may take to exit. It takes less than a millisecond if a processor is free,
+// even if it waits for a file system that hangs, as long as the kernel can interrupt the call.
 const deathTimeout = 10 * time.Second
 
 // Started sends the spec to the launcher. It returns nil when the program runs, or has run: a program that exits
@@ -30,7 +30,7 @@ func (p *Process) Started(ctx context.Context) error {
 	_, err := p.status.Write(p.spec)
 	p.spec = nil
 	var reply []byte
-	if !errors.Is(err, os.ErrDeadlineExceeded) { // a launcher that died may still have sent its reason
+	if !errors.Is(err, os.ErrDeadlineExceeded) { // even a launcher that died may have sent its reason
 		reply, err = p.readReply()
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -129,13 +129,12 @@ func (p *Process) keepMounts(ns *os.File) error {
 	return nil
 }
 
-// executed reports whether execve succeeded. The closed status socket does not prove that: a kill in the middle of
-// execve closes it too. The process's name does: execve sets the program's name just after it closes the files, and
-// a zombie keeps the name.
+// executed reports whether execve succeeded. A closed status socket is no proof, because a kill in the middle of execve
+// closes it too. The process's name is: execve changes it just after it closes the files, and a zombie keeps it.
 func (p *Process) executed() bool {
 	name := processName(StageExec)
 	for i := 0; ; i++ {
-		dead := task.Dead(p.pidfd, 0) // read before the name, which a dead process does not change
+		dead := task.Dead(p.pidfd, 0) // check this first: the name of a dead process no longer changes
 		comm, err := p.comm()
 		switch {
 		case err == nil && comm != name:
@@ -144,15 +143,15 @@ func (p *Process) executed() bool {
 			return true // the program has the launcher's name
 		case err != nil, dead:
 			return false
-		case i > 1000: // the program's file has the launcher's name
+		case i > 1000: // execve takes less time: the program's file has the launcher's name
 			return true
 		}
 		time.Sleep(20 * time.Microsecond)
 	}
 }
 
-// exited reports whether a dead process was certainly the program: it ended with an exit code and left the mark in
-// the record, which a launcher removes before it exits.
+// exited reports whether a dead process was the program, not the launcher: it ended with an exit code, and its record
+// still has the mark, which a launcher removes before it exits.
 func (p *Process) exited() bool {
 	if task.ReadProgress(p.record) != task.ProgressExecuted {
 		return false
@@ -228,11 +227,11 @@ func (p *Process) died(stage Stage, ws unix.WaitStatus) *Error {
 	return e
 }
 
-// notWaited is not the wait status of an ended process: see WIFCONTINUED of wait(2).
+// notWaited means that the wait status is unknown. No ended process has this status: see WIFCONTINUED of wait(2).
 const notWaited unix.WaitStatus = 0xffff
 
-// discard kills and reaps the process, and closes its descriptors. It returns gone as false if the process does not
-// die within deathTimeout; it is then reaped in the background. ws is notWaited then, or if it was reaped elsewhere.
+// discard kills and reaps the process, and closes its descriptors. If the process does not die within deathTimeout,
+// gone is false, and the process is reaped in the background. ws is notWaited then, or if another caller has reaped it.
 func (p *Process) discard() (ws unix.WaitStatus, gone bool) {
 	p.status.Close()
 	_ = unix.PidfdSendSignal(p.pidfd, unix.SIGKILL, nil, 0)
@@ -245,7 +244,7 @@ func (p *Process) discard() (ws unix.WaitStatus, gone bool) {
 		unix.Close(fd)
 		return ws, true
 	}
-	// the kernel can't interrupt the process (frozen, or a kernel driver has a bug): a thread waits until it ends
+	// a frozen process, or one in a faulty kernel driver, does not die yet: a thread waits until it does
 	go func() {
 		_, _ = unix.Wait4(p.PID, nil, 0, nil)
 		unix.Close(fd)

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The launcher makes only raw system calls. With other calls, the runtime may start a thread to replace a blocked
-// one, which a low ulimit -u makes fatal. Also, setuid and similar calls would apply to all threads, while only the
-// one that calls execve matters.
+// The launcher makes only raw system calls. During other calls, the runtime may start a thread to replace a blocked
+// one; under a low ulimit -u, this fails and ends the process. Also, setuid and similar calls would change all threads,
+// while only the one that calls execve matters.
 
 // call makes a system call, and repeats it if a signal interrupts it. As with [unix.RawSyscall], its arguments may be
 // pointers that are converted in the call expression.
@@ -51,7 +51,7 @@ func openBeneath(dir int, path string, flags int) (fd int, errno syscall.Errno) 
 	return int(r), e
 }
 
-// closeFD does not repeat the call: after EINTR the descriptor is closed, close(2).
+// closeFD closes a descriptor. It does not repeat the call: even after EINTR, the descriptor is closed (close(2)).
 func closeFD(fd int) { _, _, _ = unix.RawSyscall(unix.SYS_CLOSE, uintptr(fd), 0, 0) }
 
 func read(fd int, b []byte) (n int, errno syscall.Errno) {
@@ -59,7 +59,7 @@ func read(fd int, b []byte) (n int, errno syscall.Errno) {
 	return int(r), e
 }
 
-// write writes b in one write. If only a part fits, it returns ENOSPC.
+// write writes b with one system call. It returns ENOSPC if only a part was written.
 func write(fd int, b []byte) syscall.Errno {
 	n, e := call(unix.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)))
 	if e == 0 && n < uintptr(len(b)) {
@@ -68,7 +68,7 @@ func write(fd int, b []byte) syscall.Errno {
 	return e
 }
 
-// writeFile writes b to an existing file, see write.
+// writeFile writes b to an existing file with one system call: see write.
 func writeFile(path string, b string) syscall.Errno {
 	fd, e := open(unix.AT_FDCWD, path, unix.O_WRONLY)
 	if e != 0 {
@@ -108,7 +108,7 @@ func statfs(path string) (flags int64, errno syscall.Errno) {
 	return fs.Flags, e
 }
 
-// atFDCWD is AT_FDCWD as an argument: a relative path is relative to the working directory.
+// atFDCWD is AT_FDCWD as an argument of call.
 const atFDCWD = ^uintptr(-unix.AT_FDCWD - 1)
 
 func exit(code int) {

@@ -16,8 +16,8 @@ import (
 
 const noRuleset landlock.Ruleset = -1
 
-// unveilDefaults are the paths of task.Unveil.Defaults. Each list begins with the modes of its paths. All paths of
-// Nomad's exec2 driver are included, whose jobs should run unchanged. Any path may be missing.
+// unveilDefaults are the paths of task.Unveil.Defaults. Each list begins with the modes of its paths. Any path may be
+// missing. The lists include all paths of Nomad's exec2 driver, so that its jobs run unchanged.
 var unveilDefaults = [][]string{
 	{
 		"rx", "/bin", "/lib", "/lib64", "/usr/bin", "/usr/lib", "/usr/lib64", "/usr/libexec", "/usr/local/bin",

@@ -59,7 +59,7 @@ func unveiled(t *testing.T, dir, script string, paths ...string) *Spec {
 func TestUnveil_AllowsOnlyTheNamedPaths(t *testing.T) {
 	const denied = "ermission denied"
 	for _, row := range []struct{ paths, script, want string }{
-		{"", "echo text | tr a-z A-Z", "TEXT"}, // programs of the node
+		{"", "echo text | tr a-z A-Z", "TEXT"}, // programs of the machine
 		{"", "id -un", "nobody"},
 		{"", "echo thrown away >/dev/null; echo done", "done"},
 		{"", "cat open/file", denied},
@@ -91,7 +91,7 @@ func TestUnveil_AllowsOnlyTheNamedPaths(t *testing.T) {
 		{"rwc:open", "rm hidden/file", denied},
 
 		{"rx:open", "open/program", "program ran"},
-		{"x:open", "open/program", denied}, // a shell has to read it
+		{"x:open", "open/program", denied}, // the program is a script, which its shell must read
 		{"rx:open", "sh -c 'hidden/program'", denied},
 		{"rx:open rx:hidden", "hidden/program", "program ran"},
 	} {
@@ -105,7 +105,7 @@ func TestUnveil_AllowsOnlyTheNamedPaths(t *testing.T) {
 	}
 }
 
-func TestUnveil_GrantsNoDeviceNodes(t *testing.T) {
+func TestUnveil_DeniesTheCreationOfDeviceNodes(t *testing.T) {
 	dir := unveilDir(t)
 	spec := unveiled(t, dir, "mknod open/mem c 1 1; mkfifo open/fifo; ls open", "rwc:open")
 	spec.Command.User = nil // root
@@ -121,7 +121,7 @@ func TestUnveil_ProgramGainsNoPrivileges(t *testing.T) {
 }
 
 // A task that can change a directory could redirect an operator's path that leads through it.
-func TestUnveil_FollowsOnlyRootsLinksInOperatorPaths(t *testing.T) {
+func TestUnveil_FollowsOnlyLinksOwnedByRootInOperatorPaths(t *testing.T) {
 	dir := unveilDir(t)
 	must.NoError(t, os.Symlink(dir+"/hidden", dir+"/roots"))
 	must.NoError(t, os.Symlink("hidden", dir+"/users"))

@@ -14,8 +14,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// become changes to the user irrevocably: all ids, the supplementary groups, and with them root's capabilities. An
-// agent that is not root can't change these, and runs only tasks of its own user and groups.
+// become changes all ids and the supplementary groups to the user's, irrevocably. With root's ids, its capabilities are
+// lost. An agent that is not root can't change its ids, so it runs only tasks of its own user and groups.
 func become(u *task.User) *Error {
 	if u == nil {
 		return nil

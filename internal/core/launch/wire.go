@@ -13,14 +13,14 @@ import (
 	"unsafe"
 )
 
-// Both ends are always the same binary, and a launcher lives for a millisecond, a third of which JSON would take. So
-// a Spec and an Error have a binary encoding: all fields in the order of their declaration, numbers as 8 bytes
-// little-endian, a pointer or a slice after the number of its elements. A string follows its length and ends with a
-// NUL, so that execve(2) gets pointers into the received bytes.
+// A Spec and an Error have a binary encoding, since JSON would take a third of the millisecond that a launcher lives.
+// It needs no versions, because both ends are the same binary. All fields follow each other as they are declared: a
+// number as 8 bytes little-endian, a pointer or a slice as the number of its elements and then the elements, a string
+// as its length, its bytes and a NUL. Because of the NUL, execve(2) can get pointers into the received bytes.
 //
 // If the launcher has created a mount namespace, it sends statusMounts with a descriptor of the namespace, and waits
-// until the supervisor returns the byte. The launcher sends statusExec just before execve, and after an error
-// statusError with the Error. Its end of the socket is close-on-exec.
+// until the supervisor returns the byte. Just before execve, it sends statusExec; execve closes its end of the socket.
+// After an error, it sends statusError and the Error.
 const (
 	statusMounts = 'M'
 	statusExec   = 'X'
@@ -72,7 +72,7 @@ func (e *encoder) value(v reflect.Value) {
 	case reflect.Int:
 		e.num(uint64(v.Int()))
 	default:
-		e.num(v.Uint()) // panics for a kind without an encoding, which TestWire_CarriesEveryField detects
+		e.num(v.Uint()) // panics for a kind that has no encoding, which TestWire_CarriesEveryField detects
 	}
 }
 
@@ -118,7 +118,7 @@ func (d *decoder) str() string {
 	return s
 }
 
-// value sets v, which must be zero.
+// value decodes the next value into v, which must be zero.
 func (d *decoder) value(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Struct:
@@ -153,7 +153,7 @@ func (d *decoder) value(v reflect.Value) {
 	}
 }
 
-// decodeSpec returns false if b is not exactly one Spec.
+// decodeSpec decodes b into s. It returns false if b is not exactly one Spec.
 func decodeSpec(b []byte, s *Spec) bool {
 	d := &decoder{b: b}
 	d.value(reflect.ValueOf(s).Elem())
@@ -166,7 +166,7 @@ func encodeError(err *Error) []byte {
 	return e.b
 }
 
-// decodeError decodes a reply without statusExec. It returns nil if the reply is not an Error.
+// decodeError decodes a reply, without a leading statusExec. It returns nil if the reply is not an Error.
 func decodeError(b []byte) *Error {
 	if len(b) == 0 || b[0] != statusError {
 		return nil

@@ -25,8 +25,8 @@ func NewCopy(allocDir, name string, maxFiles int, limit int64) *Copy {
 // Close closes the open file and directory.
 func (c *Copy) Close() error { return c.files.close() }
 
-// Write appends data to the file with this number, which must not be lower than in earlier calls. On an error n bytes
-// were written.
+// Write appends data to the file with this number, which must not be lower than in earlier calls. If it returns an
+// error, n is the number of bytes that were written.
 func (c *Copy) Write(number int64, data []byte) (n int, err error) {
 	if err := c.use(number); err != nil {
 		return 0, err

@@ -57,9 +57,9 @@ func TestReader_FollowsFilesInOrder(t *testing.T) {
 	wantRead(t, r, 0, "")
 	addTo(t, filepath.Join(dir, "web.stdout.0"), "two\n")
 	addTo(t, filepath.Join(dir, "web.stdout.1"), "three\n")
-	wantRead(t, r, 0, "two\n") // the end of a file comes before the next one
+	wantRead(t, r, 0, "two\n") // the rest of a file is read before the next file
 	wantRead(t, r, 1, "three\n")
-	addTo(t, filepath.Join(dir, "web.stdout.3"), "five\n") // file 2 was removed before it was read
+	addTo(t, filepath.Join(dir, "web.stdout.3"), "five\n") // there is no file 2, as if it had been removed unread
 	wantRead(t, r, 3, "five\n")
 	wantRead(t, r, 3, "")
 }

@@ -8,12 +8,12 @@ import "bytes"
 // lineSlack is the number of bytes by which a file may exceed its limit to end at the end of a line.
 const lineSlack = 64 << 10
 
-// cut returns how many of the queued bytes to write to a file of size bytes with this limit, and
-// whether to rotate after them. p is the beginning of the queued bytes. midLine means that the file
-// ends within a line.
+// cut decides how the queued bytes are written to a file of size bytes with this limit: take is the number of bytes to
+// write, and rotate means that the next file follows. p is the beginning of the queued bytes. midLine means that the
+// file ends within a line.
 //
-// A file ends with the last line that fits. A line that is longer than a file, or that has already
-// begun in this file, continues beyond the limit. If it reaches lineSlack bytes beyond the limit, it is cut there.
+// A file ends with the last line that fits. A line that is longer than a file, or that has already begun in this file,
+// continues beyond the limit. If it reaches lineSlack bytes beyond the limit, it is cut there.
 func cut(p []byte, size, limit int64, midLine bool) (take int, rotate bool) {
 	n := int64(len(p))
 	room, hard := limit-size, limit+lineSlack-size

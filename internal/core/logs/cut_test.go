@@ -11,7 +11,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-func TestCut_EndsAtLines(t *testing.T) {
+func TestCut_EndsFilesAtLineEnds(t *testing.T) {
 	long := strings.Repeat("x", lineSlack)
 	for name, c := range map[string]struct {
 		queued      string

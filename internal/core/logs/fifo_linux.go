@@ -1,13 +1,13 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package logs moves the output of tasks from FIFOs to rotated files in the place where Nomad
-// expects them: <alloc dir>/alloc/logs/<task>.stdout.N and .stderr.N.
+// Package logs moves the output of tasks from FIFOs to rotated files, which have the same names as in Nomad:
+// alloc/logs/<task>.stdout.N and .stderr.N in the allocation's directory.
 //
-// The package is designed for a single event loop: it starts no goroutines, and no call waits for a
-// task. It moves bytes with splice(2), which removes a byte from the FIFO only when it is in the
-// file. So a supervisor that is killed at any time neither loses nor repeats output. The package
-// is linked into the supervisor's small binary and imports only the standard library and x/sys.
+// The package is designed for a single event loop: it starts no goroutines, and no call waits for a task. It moves
+// bytes with splice(2), which removes a byte from the FIFO only when it is in the file. So a supervisor that is killed
+// at any time neither loses nor repeats output. The package is linked into the supervisor's small binary and imports
+// only the standard library and x/sys.
 package logs
 
 import (
@@ -17,9 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MakeFIFO makes a FIFO in a directory that no task can write to. It replaces an existing file.
-// The FIFO has mode 0600 and belongs to uid and gid (-1 keeps the default), so only the task can
-// reopen /dev/stdout.
+// MakeFIFO makes a FIFO in a directory that no task can write to. It replaces an existing file. The FIFO has mode 0600
+// and belongs to uid and gid (-1 keeps the default), so only the task can reopen /dev/stdout.
 func MakeFIFO(path string, uid, gid int) error {
 	if err := unix.Unlink(path); err != nil && err != unix.ENOENT {
 		return fmt.Errorf("failed to remove old fifo: %w", &os.PathError{Op: "unlink", Path: path, Err: err})
@@ -34,10 +33,10 @@ func MakeFIFO(path string, uid, gid int) error {
 	return nil
 }
 
-// OpenTaskEnd opens a FIFO for the task: blocking, and for reading as well, so neither the open nor
-// a write fails without a reader. The caller closes the file.
+// OpenTaskEnd opens the end of a FIFO that the task writes to, in blocking mode. It opens the FIFO for reading as well:
+// so the open does not wait for a reader, and a write without a reader does not fail. The caller closes the file.
 func OpenTaskEnd(path string) (*os.File, error) {
-	// not os.OpenFile, which sets O_NONBLOCK for a FIFO: the task would inherit the flag
+	// not by os.OpenFile, which sets O_NONBLOCK for a FIFO: the task would inherit the flag
 	fd, err := openFIFO(path, unix.O_RDWR)
 	if err != nil {
 		return nil, err
@@ -45,8 +44,8 @@ func OpenTaskEnd(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// OpenReadEnd opens a FIFO for a Stream, non-blocking. This must be a separate open file
-// description: O_NONBLOCK belongs to the description, and must not be set for the task.
+// OpenReadEnd opens a FIFO for a Stream, non-blocking. This must be a separate open file description: O_NONBLOCK
+// belongs to the description, and must not be set for the task.
 func OpenReadEnd(path string) (int, error) { return openFIFO(path, unix.O_RDONLY|unix.O_NONBLOCK) }
 
 func openFIFO(path string, flags int) (int, error) {

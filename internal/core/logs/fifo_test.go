@@ -66,7 +66,7 @@ func TestMakeFIFO_LetsTheTasksUserReopenIt(t *testing.T) {
 	equal(t, all, []byte("one\ntwo\nthree\n"))
 }
 
-func TestFIFO_BlocksAtTheTasksEndOnly(t *testing.T) {
+func TestFIFO_OnlyTheTasksSideIsBlocking(t *testing.T) {
 	path := fifo(t)
 	task, err := OpenTaskEnd(path)
 	must.NoError(t, err)
@@ -111,7 +111,7 @@ func TestStream_EndsWithItsLastWriter(t *testing.T) {
 	equal(t, all, []byte("last words"))
 }
 
-func TestDrain_EmptiesAFIFOThatOthersHoldOpen(t *testing.T) {
+func TestDrain_EmptiesAFIFOThatOtherProcessesHoldOpen(t *testing.T) {
 	alloc, logs := allocDir(t)
 	task, s := stream(t, Config{AllocDir: alloc, MaxFileSize: 1000, MaxFiles: 1000})
 	if _, err := unix.FcntlInt(task.Fd(), unix.F_SETPIPE_SZ, 1<<20); err != nil {
@@ -162,12 +162,12 @@ func TestNomadFIFO_KeepsOutputWithoutLogmon(t *testing.T) {
 	}
 }
 
-func TestNomadFIFO_BlocksForATaskAndBelongsToIt(t *testing.T) {
+func TestNomadFIFO_IsBlockingForTheTaskAndBelongsToItsUser(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root to give a file away")
 	}
 	path := nomadFIFO(t)
-	for range 2 { // after a restart the FIFO belongs to the task already
+	for range 2 { // the second time, as after a restart, the FIFO already belongs to the task
 		out, err := OpenNomadFIFO(path, 65534, 65533)
 		must.NoError(t, err)
 		var st unix.Stat_t

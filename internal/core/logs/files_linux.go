@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openLogDir opens <alloc dir>/alloc/logs. Tasks can replace the last two directories, so neither
-// may be a symbolic link.
+// openLogDir opens <alloc dir>/alloc/logs. Tasks can replace the last two directories, so neither may be a symbolic
+// link.
 func openLogDir(allocDir string) (int, error) {
 	const flags = unix.O_DIRECTORY | unix.O_CLOEXEC
 	fd, err := retry(func() (int, error) { return unix.Open(allocDir, flags|unix.O_PATH, 0) })
@@ -37,9 +37,9 @@ func openLogDir(allocDir string) (int, error) {
 	return fd, nil
 }
 
-// files represents the rotated files <name>.0, <name>.1, … in one directory. Output is written to the
-// newest file. Tasks can write to the directory (Nomad makes it 0777), so no file in it is trusted.
-// The descriptors stay open: output continues after a task has renamed the directory.
+// files represents the rotated files <name>.0, <name>.1, … in one directory. Output is written to the newest file.
+// Tasks can write to the directory (Nomad makes it 0777), so no file in it is trusted. The descriptors stay open:
+// output continues after a task has renamed the directory.
 type files struct {
 	allocDir string
 	name     string // "web.stdout"
@@ -79,8 +79,8 @@ func (f *files) open() error {
 	return nil
 }
 
-// next switches to a new file, and removes surplus files with the lowest indexes. After an error the
-// old file is still open.
+// next switches to a new file, and removes surplus files with the lowest indexes. After an error the old file is still
+// open.
 func (f *files) next() error {
 	fd, index, err := openFrom(f.dir, f.name, f.index+1)
 	if err != nil {
@@ -115,7 +115,8 @@ func deviceOf(fd int) uint64 {
 
 func (f *files) path(index int64) string { return fileName(f.name, index) }
 
-// close returns the error of closing the current file: NFS reports a full disk only when a file is closed.
+// close closes the directory and the current file. It returns the error of the file, since NFS reports a full disk only
+// when a file is closed.
 func (f *files) close() error {
 	var err error
 	if f.file >= 0 {
@@ -128,10 +129,9 @@ func (f *files) close() error {
 	return err
 }
 
-// openFrom opens the file with this index or a higher one. It uses an existing file only if it is
-// certainly a log: a regular file of this user without a second hard link. It skips any other
-// regular file, and directories, which Nomad's readers skip too. It removes files of other types
-// (symbolic links, FIFOs, devices).
+// openFrom opens the file with this index or a higher one. It uses an existing file only if it is certainly a log: a
+// regular file of this user without a second hard link. It skips any other regular file, and directories, which Nomad's
+// readers skip too. It removes files of other types (symbolic links, FIFOs, devices).
 func openFrom(dir int, name string, index int64) (fd int, at int64, err error) {
 	// the step doubles, so planted names cannot keep the loop busy
 	for step, try := int64(1), 0; try < 48; try++ {
@@ -160,7 +160,7 @@ func openFrom(dir int, name string, index int64) (fd int, at int64, err error) {
 	return -1, 0, fmt.Errorf("failed to open log file: the names %s.N are taken", name)
 }
 
-// exists reports whether an open directory has not been removed.
+// exists reports whether an open directory still exists in the file system.
 func exists(dir int) bool {
 	var st unix.Stat_t
 	return unix.Fstat(dir, &st) == nil && st.Nlink > 0
@@ -171,10 +171,10 @@ var (
 	errSkip    = errors.New("not a log file")
 )
 
-// openFile opens one file for reading, or with O_CREAT also for writing. It does not use O_APPEND, which splice(2)
-// refuses.
+// openFile opens one file. how is unix.O_RDONLY, or unix.O_RDWR|unix.O_CREAT. It can't include O_APPEND, which
+// splice(2) refuses.
 func openFile(dir int, path string, how int) (int, error) {
-	// O_NONBLOCK: do not wait for a FIFO, or for another process's lease (fcntl(2))
+	// because of O_NONBLOCK, the open does not wait for a FIFO, or for another process's lease (fcntl(2))
 	flags := how&^unix.O_CREAT | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
 	var st unix.Stat_t
 	err := unix.Fstatat(dir, path, &st, unix.AT_SYMLINK_NOFOLLOW)
@@ -222,8 +222,8 @@ func fileName(name string, index int64) string { return name + "." + strconv.For
 // and one process lists the directories of all tasks.
 const maxListed = 10_000
 
-// list returns the indexes of the files with one name in ascending order, by the rules of Nomad's
-// client (client/fs_endpoint.go, logIndexes). It reads only the first maxListed entries.
+// list returns the indexes of a stream's files in ascending order. It accepts the same file names as Nomad's client
+// (client/fs_endpoint.go, logIndexes), and reads only the first maxListed entries.
 func list(dir int, name string) ([]int64, error) {
 	fd, err := retry(func() (int, error) { // reopens dir: the new descriptor has its own directory offset
 		return unix.Openat(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -253,8 +253,8 @@ func listed(d *os.File, name string) ([]int64, error) {
 	return found, nil
 }
 
-// End returns the end of a stream, such as "web.stderr": the number and the size in bytes of the
-// newest file, or zeros without a file. It opens only the directory.
+// End returns the end of a stream, such as "web.stderr": the number and the size in bytes of the newest file, or zeros
+// without a file. It opens only the directory.
 func End(allocDir, name string) (index, size int64) {
 	dir, err := openLogDir(allocDir)
 	if err != nil {

@@ -33,7 +33,7 @@ func smallDisk(t *testing.T, size int) (alloc, logs string) {
 	return alloc, logs
 }
 
-// fill uses all free space except leave bytes.
+// fill uses all free space except leave bytes. free releases the space.
 func fill(t *testing.T, logs string, leave int) (free func()) {
 	t.Helper()
 	path := filepath.Join(logs, "filler")
@@ -78,7 +78,7 @@ func TestStream_WaitsForAFullDisk(t *testing.T) {
 			test.Eq(t, 16<<10, r.N, test.Sprintf("%d bytes written, there was space for 16384", r.N))
 			n, _ := Queued(s.FD())
 			test.Eq(t, len(data)-16<<10, n, test.Sprintf("%d bytes queued", n))
-			for i := range 9 { // no more events
+			for i := range 9 { // the stream waits without further events
 				now = now.Add(time.Second)
 				r := s.Pump(now)
 				must.Eq(t, Later, r.Next, must.Sprintf("after %d s: %+v", i+1, r))
@@ -100,7 +100,7 @@ func TestStream_WaitsForAFullDisk(t *testing.T) {
 	}
 }
 
-func TestStream_DropsAndCountsAfterTheGracePeriod(t *testing.T) {
+func TestStream_DropsAndCountsOutputAfterTheGracePeriod(t *testing.T) {
 	alloc, logs := smallDisk(t, 256<<10)
 	task, s := openStream(t, Config{AllocDir: alloc})
 	s.stall.grace = 5 * time.Second
@@ -198,7 +198,7 @@ func TestStream_RotationMakesRoomOnAFullDisk(t *testing.T) {
 	equal(t, all, data[len(data)-len(all):])
 }
 
-func TestStream_RealTaskOutlivesAFullDisk(t *testing.T) {
+func TestStream_TaskSurvivesAFullDisk(t *testing.T) {
 	alloc, logs := smallDisk(t, 128<<10)
 	path := fifo(t)
 	out, err := OpenTaskEnd(path)

@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestMain makes the test binary a helper process if LOGS_TEST_HELPER names one.
+// TestMain runs a helper process instead of the tests if LOGS_TEST_HELPER names one.
 func TestMain(m *testing.M) {
 	switch os.Getenv("LOGS_TEST_HELPER") {
 	case "":
@@ -37,7 +37,8 @@ func TestMain(m *testing.M) {
 		}
 		s.noSplice = os.Getenv("LOGS_TEST_NOSPLICE") != ""
 		pump(s)
-	// a task; arguments: count, bytes per line, lines per second, optionally a file that ends the task and gets the count
+	// a task; arguments: count, bytes per line, lines per second, and optionally a file. Once the file exists, the task
+	// writes the number of its lines to it and ends.
 	case "lines":
 		count, _ := strconv.Atoi(os.Args[1])
 		size, _ := strconv.Atoi(os.Args[2])
@@ -48,7 +49,7 @@ func TestMain(m *testing.M) {
 			if len(os.Args) <= 4 {
 				return i == count
 			}
-			for i == count || i%100 == 99 { // waits for the file after the last line
+			for i == count || i%100 == 99 { // look for the file every 100 lines; wait for it after the last line
 				if _, err := os.Stat(os.Args[4]); err == nil {
 					if err := os.WriteFile(os.Args[4], []byte(strconv.Itoa(i)), 0o600); err != nil {
 						panic(err)
@@ -150,8 +151,8 @@ func put(t testing.TB, task *os.File, s *Stream, p []byte) {
 	}
 }
 
-// concatenation lists the files, sorts them by number and reads them. It is independent of the
-// package's own code.
+// concatenation returns the contents of all files, in the order of their numbers, and the sorted names. It does not use
+// the package's own code.
 func concatenation(t testing.TB, logs string) (all []byte, names []string) {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join(logs, "web.stdout.*"))

@@ -32,7 +32,7 @@ func TestPump_LosesAndRepeatsNothingWhenKilled(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			alloc, logs := allocDir(t)
 			path := fifo(t)
-			held, err := OpenTaskEnd(path) // held open, as in the plugin, so that the FIFO keeps its bytes
+			held, err := OpenTaskEnd(path) // keeps the FIFO's bytes between two readers, as the plugin does
 			must.NoError(t, err)
 			enough := filepath.Join(t.TempDir(), "enough")
 			task := helper(t, "lines", fmt.Sprint(most), fmt.Sprint(c.bytes), fmt.Sprint(c.rate), enough)
@@ -49,8 +49,8 @@ func TestPump_LosesAndRepeatsNothingWhenKilled(t *testing.T) {
 				must.NoError(t, p.Process.Kill())
 				p.Wait()
 			}
-			must.NoError(t, os.WriteFile(enough, nil, 0o600)) // ends the writer
-			fd, err := OpenReadEnd(path)                      // before the last writer exits
+			must.NoError(t, os.WriteFile(enough, nil, 0o600)) // makes the writer end
+			fd, err := OpenReadEnd(path)                      // while the writer still has the FIFO open
 			must.NoError(t, err)
 			held.Close()
 			size, err := strconv.ParseInt(c.size, 10, 64)

@@ -12,15 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OpenNomadFIFO opens the task's end of a FIFO that Nomad's logmon reads (StdoutPath or StderrPath
-// of a task's config), or /dev/null if the job sets logs { disabled = true }. It opens the FIFO
-// with O_RDWR: the open does not wait for a logmon that has died, and output stays in the FIFO for
-// the next one. logmon reads no end of file until the caller closes the FIFO. The caller does so
-// when the task has ended and Queued returns 0, or when the task is destroyed.
+// OpenNomadFIFO opens the task's end of a FIFO that Nomad's logmon reads (StdoutPath or StderrPath of a task's config),
+// or /dev/null if the job sets logs { disabled = true }. It opens the FIFO with O_RDWR: the open does not wait for a
+// logmon that has died, and output stays in the FIFO for the next logmon. Close the file when the task has ended and
+// Queued returns 0, or when the task is destroyed: logmon reads no end of file before that.
 //
-// The FIFO is in a directory that tasks can write to. So OpenNomadFIFO follows no symbolic link,
-// and accepts only a FIFO that was made by this process's user or the task's user, with a single
-// hard link. It changes the owner to uid and gid (-1 means no change).
+// The FIFO is in a directory that tasks can write to. So OpenNomadFIFO follows no symbolic link, and accepts only a
+// FIFO that was made by this process's user or the task's user, with a single hard link. It changes the owner to uid
+// and gid (-1 means no change).
 func OpenNomadFIFO(path string, uid, gid int) (*os.File, error) {
 	if path == os.DevNull {
 		return os.OpenFile(os.DevNull, os.O_RDWR, 0)

@@ -5,15 +5,14 @@ package logs
 
 import "time"
 
-// A stream is emptied when enoughQueued bytes are queued, or some time after the first byte. Without
-// this wait, a program that writes line by line would cost one splice(2) per line, and eight times
-// the CPU time (BenchmarkPump).
+// A stream is emptied when enoughQueued bytes are queued, or some time after the first byte. Without this wait, a
+// program that writes line by line would cost one splice(2) per line, and eight times the CPU time (BenchmarkPump).
 //
-// The wait adapts to the amount of output. It is longest for a program that writes little. A program
-// that could fill the pipe (64 KiB, after which it blocks) within the wait makes the next wait short.
+// The wait adapts to the amount of output. It becomes longer as long as a program writes little. It becomes the
+// shortest when enoughQueued bytes are queued, because the program blocks once the pipe is full (64 KiB).
 //
-// A program that does fill the pipe gets a larger pipe: even the shortest wait limits it to one pipe
-// capacity per millisecond, the resolution of epoll_wait(2).
+// A program that does fill the pipe gets a larger pipe: even the shortest wait limits it to one pipe capacity per
+// millisecond, the resolution of epoll_wait(2).
 const (
 	enoughQueued = 32 << 10
 	nearlyFull   = 60 << 10
@@ -27,8 +26,8 @@ type pace struct {
 	due  time.Time     // zero: no bytes are waiting
 }
 
-// epoch is the time from which rounded deadlines are counted. It has a monotonic clock reading, so
-// setting the system's clock does not affect it.
+// epoch is the time from which rounded deadlines are counted. It has a monotonic clock reading, so setting the system's
+// clock does not affect it.
 var epoch = time.Now()
 
 // later reports whether the queued bytes should wait, and until when.

@@ -33,8 +33,8 @@ func NewReader(allocDir, name string, number, offset int64) *Reader {
 // Close closes the open file.
 func (r *Reader) Close() { r.at.close() }
 
-// Read reads up to len(b) bytes into b, and returns the number of the file and the number n of bytes. n is 0 if there
-// is no more output for now.
+// Read reads up to len(b) bytes of output into b. It returns the number of their file, and n, the number of bytes. n is
+// 0 if there is no more output for now.
 func (r *Reader) Read(b []byte) (number int64, n int, err error) {
 	if r.at.file < 0 {
 		first, err := r.open(r.at.number)
@@ -54,7 +54,7 @@ func (r *Reader) Read(b []byte) (number int64, n int, err error) {
 	if next.file < 0 || err != nil {
 		return 0, 0, err
 	}
-	n, err = r.at.read(b) // again: output may have been added before the next file was made
+	n, err = r.at.read(b) // read again, because output may have been added before the next file was made
 	if n > 0 || err != nil {
 		next.close()
 		return r.at.number, n, err
@@ -65,7 +65,7 @@ func (r *Reader) Read(b []byte) (number int64, n int, err error) {
 	return r.at.number, n, err
 }
 
-// open opens the first file with this number or a higher one. If none exists yet, the position has no file.
+// open opens the first file with this number or a higher one. If there is none yet, the file of the position is -1.
 func (r *Reader) open(from int64) (position, error) {
 	none := position{file: -1}
 	dir, err := openLogDir(r.allocDir)

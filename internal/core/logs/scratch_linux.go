@@ -9,17 +9,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// scratch is a pipe and a buffer that all streams of the process use to inspect queued bytes without
-// consuming them (tee(2)). The pipe is made at the first rotation.
+// scratch is a pipe and a buffer that all streams of the process use to inspect queued bytes without consuming them
+// (tee(2)). The pipe is made at the first rotation.
 var scratch struct {
-	sync.Mutex // a single loop does not need the lock; callers may have several loops
+	sync.Mutex // for a process with several event loops
 	pipe       [2]int
 	made       bool
 	buf        [64 << 10]byte // the default pipe capacity, pipe(7); of a larger pipe only a part is inspected
 }
 
-// peek calls use with up to n bytes from the head of a FIFO without consuming them. use must not
-// keep the slice.
+// peek calls use with up to n bytes from the head of a FIFO without consuming them. use must not keep the slice.
 func peek(fifo, n int, use func(p []byte)) error {
 	scratch.Lock()
 	defer scratch.Unlock()

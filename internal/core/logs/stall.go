@@ -9,10 +9,9 @@ import (
 	"time"
 )
 
-// If a log file cannot be written, usually because the disk is full, the output stays in the FIFO,
-// and a full FIFO blocks the task. The write is retried at intervals of retryEvery. After the grace period
-// the output is dropped, since a gap in the log is better than a task that hangs indefinitely. All
-// dropped bytes are counted.
+// If a log file cannot be written, usually because the disk is full, the output stays in the FIFO, and a full FIFO
+// blocks the task. The write is retried at intervals of retryEvery. After the grace period the output is dropped, since
+// a gap in the log is better than a task that hangs indefinitely. All dropped bytes are counted.
 const (
 	retryEvery = time.Second
 	graceTime  = 10 * time.Second
@@ -28,8 +27,8 @@ type stall struct {
 	drops   bool
 	dropped int64
 
-	reported bool      // the present wait was reported by an event
-	quiet    time.Time // no events for short waits before this time
+	reported bool      // an event was sent about the present wait
+	quiet    time.Time // until this time, short waits cause no events
 	events   []string
 }
 

@@ -24,8 +24,8 @@ type Config struct {
 	// MaxFiles is the number of files to keep; 0 means 10, as in Nomad.
 	MaxFiles int
 
-	// MaxFileSize is the size in bytes at which files are rotated; 0 means 10 MiB, as in Nomad.
-	// Files end at the end of a line if possible (see cut).
+	// MaxFileSize is the size in bytes at which files are rotated; 0 means 10 MiB, as in Nomad. Files end at the end of a
+	// line if possible (see cut).
 	MaxFileSize int64
 }
 
@@ -45,17 +45,15 @@ type Result struct {
 	At   time.Time // for Later
 	N    int64     // bytes moved to files
 
-	// Events are sentences for the user of the task, such as "stdout waits: no space left on
-	// device".
+	// Events are sentences for the user of the task, such as "stdout waits: no space left on device".
 	Events []string
 }
 
 // Stream moves output from one FIFO to its files. Only one goroutine may use it.
 //
-// An event loop watches FD with EPOLLIN|EPOLLONESHOT. After Wait it arms FD again, after Later it sets
-// a timer (otherwise a program that writes lines would wake the loop for each line), and after
-// Ended it removes FD. Deadlines can be less than a millisecond away: use epoll_pwait2(2), a
-// timerfd, or round up to 1 ms.
+// An event loop watches FD with EPOLLIN|EPOLLONESHOT. After Wait, the loop arms FD again. After Later, it sets a timer
+// and leaves FD alone; otherwise each line that a program writes would wake the loop. After Ended, it removes FD.
+// Deadlines can be less than a millisecond away: use epoll_pwait2(2), a timerfd, or round up to 1 ms.
 type Stream struct {
 	limit int64
 	fifo  int
@@ -68,13 +66,13 @@ type Stream struct {
 	stuck    time.Time // the last rotation failed; do not retry before this time
 }
 
-// Open makes a stream for a FIFO that OpenReadEnd has opened. A returned stream owns the FIFO. It
-// appends to the newest existing file.
+// Open makes a stream for a FIFO that OpenReadEnd has opened. A returned stream owns the FIFO. It appends to the newest
+// existing file.
 //
-// If the error is caused by the files (the log directory is missing or a symbolic link, or there is
-// no space for a new file), Open returns both the stream and the error. A caller that starts
-// a task may then close the stream and fail the start. For a running task, use the stream: as with a
-// full disk, the stream retries, reports events, and finally drops the output.
+// If the error is caused by the files (the log directory is missing or a symbolic link, or there is no space for a new
+// file), Open returns both the stream and the error. A caller that starts a task may then close the stream and fail the
+// start. For a running task, use the stream: as with a full disk, the stream retries, reports events, and finally drops
+// the output.
 func Open(fifo int, cfg Config) (*Stream, error) {
 	if !filepath.IsAbs(cfg.AllocDir) {
 		return nil, fmt.Errorf("failed to open log: allocation directory %q is not absolute", cfg.AllocDir)
@@ -100,8 +98,8 @@ func Open(fifo int, cfg Config) (*Stream, error) {
 // FD returns the descriptor to watch.
 func (s *Stream) FD() int { return s.fifo }
 
-// Pump moves the queued bytes once enough are queued. It moves only bytes that were queued at the
-// time of the call, so no task can monopolize the loop.
+// Pump moves the queued bytes once enough are queued. It moves only bytes that were queued at the time of the call, so
+// no task can monopolize the loop.
 func (s *Stream) Pump(now time.Time) Result {
 	if s.stall.waits(now) {
 		return Result{Next: Later, At: s.stall.retry}
@@ -119,7 +117,7 @@ func (s *Stream) Pump(now time.Time) Result {
 	}
 	if queued >= nearlyFull && !s.widened {
 		s.widened = true
-		// this fails, for example, beyond an unprivileged user's limit (pipe(7)): the task then blocks more often
+		// best effort: beyond an unprivileged user's limit (pipe(7)), the call fails, and the task blocks more often
 		_, _ = unix.FcntlInt(uintptr(s.fifo), unix.F_SETPIPE_SZ, widePipe)
 	}
 	r := Result{N: s.step(now, queued), Next: Wait, Events: s.stall.take()}
@@ -129,9 +127,9 @@ func (s *Stream) Pump(now time.Time) Result {
 	return r
 }
 
-// Drain moves the queued bytes of a task whose processes are all gone. Next is Ended when the FIFO is
-// empty, even if other processes have it open. Next is Later while the disk is full: call Drain
-// again, or close the stream and lose the rest.
+// Drain moves the queued bytes of a task whose processes are all gone. Next is Ended when the FIFO is empty, even if
+// other processes have it open. Next is Later while the disk is full: call Drain again, or close the stream and lose
+// the rest.
 func (s *Stream) Drain(now time.Time) Result {
 	r := Result{Next: Ended}
 	for range 64 { // one iteration moves a full pipe; the bound is for a writer that never stops
@@ -152,8 +150,8 @@ func (s *Stream) Drain(now time.Time) Result {
 	return r
 }
 
-// Close closes all descriptors and returns the last events. The files stay. Queued bytes stay only if
-// another process has the FIFO open.
+// Close closes all descriptors and returns the last events. The files stay. Queued bytes are lost unless another
+// process has the FIFO open.
 func (s *Stream) Close() (events []string) {
 	s.stall.ended()
 	if err := s.files.close(); err != nil {
@@ -190,8 +188,8 @@ func (s *Stream) step(now time.Time, n int) (moved int64) {
 	return moved
 }
 
-// write moves n queued bytes to files. It stops at the first error and returns it unwrapped. It
-// removes only moved bytes from the FIFO.
+// write moves n queued bytes to files. It stops at the first error and returns it unwrapped. It removes only moved
+// bytes from the FIFO.
 func (s *Stream) write(now time.Time, n int) (moved int, err error) {
 	if s.files.file < 0 {
 		if err := s.files.open(); err != nil {
@@ -199,7 +197,7 @@ func (s *Stream) write(now time.Time, n int) (moved int, err error) {
 		}
 	}
 	for moved < n {
-		// stat for each move, like O_APPEND: the file may have been truncated or removed
+		// find the end of the file before each move, as O_APPEND would: the file may have been truncated or removed
 		var st unix.Stat_t
 		if err := unix.Fstat(s.files.file, &st); err != nil {
 			return moved, err
@@ -237,8 +235,8 @@ func (s *Stream) write(now time.Time, n int) (moved int, err error) {
 	return moved, nil
 }
 
-// rotate switches to the next file. If the next file cannot be made, output continues in the old file,
-// beyond the limit.
+// rotate switches to the next file. If the next file cannot be made, output continues in the old file, beyond the
+// limit.
 func (s *Stream) rotate(now time.Time) bool {
 	if !now.After(s.stuck) {
 		return false
@@ -293,9 +291,9 @@ func (s *Stream) move(n int, at int64) (int, error) {
 	return s.copy(n, at)
 }
 
-// copy implements move for a file system without splice(2). (All of Linux's own file systems with
-// regular files support it.) Bytes are removed from the FIFO only after they were written: a kill
-// between the two calls repeats bytes, but loses none.
+// copy implements move for a file system without splice(2). (All of Linux's own file systems with regular files support
+// it.) Bytes are removed from the FIFO only after they were written: a kill between the two calls repeats bytes, but
+// loses none.
 func (s *Stream) copy(n int, at int64) (k int, err error) {
 	perr := peek(s.fifo, n, func(p []byte) {
 		k, err = retry(func() (int, error) { return unix.Pwrite(s.files.file, p, at) })

@@ -78,7 +78,7 @@ func TestStream_KeepsOutputThroughRotations(t *testing.T) {
 	}
 }
 
-func TestStream_CutsSingleBytesAtLines(t *testing.T) {
+func TestStream_RotatesAtLineEndsAfterSingleByteWrites(t *testing.T) {
 	alloc, logs := allocDir(t)
 	task, s := stream(t, Config{AllocDir: alloc, MaxFiles: 1000, MaxFileSize: 50})
 	data := text(2000, 30)
@@ -160,7 +160,7 @@ func TestStream_NoticesTruncatedAndRemovedFiles(t *testing.T) {
 	put(t, task, s, []byte("third\n"))
 	all, names := concatenation(t, logs)
 	equal(t, all, []byte("third\n"))
-	if len(names) != 1 || filepath.Base(names[0]) != "web.stdout.1" { // a reader of .0 expects .1 next
+	if len(names) != 1 || filepath.Base(names[0]) != "web.stdout.1" { // a reader of file 0 continues with file 1
 		t.Error(names)
 	}
 }

@@ -36,8 +36,8 @@ func swap(t *testing.T, do func() error) (stop func()) {
 	return func() { close(quit); swapping.Wait() }
 }
 
-// A task can write to its log directory, so it can replace a file between the check and the open. Only
-// the supervisor has permission to write to the victim.
+// A task can write to its log directory, so it can replace a file between the check and the open. The victim stands for
+// a file to which the supervisor may write, but not the task.
 func TestOpen_NeverWritesToAFileThatWasSwappedIn(t *testing.T) {
 	for name, plant := range map[string]func(victim, path string) error{
 		"for a symbolic link": os.Symlink,

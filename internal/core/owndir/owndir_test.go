@@ -54,7 +54,7 @@ func (p place) give(name string) {
 const sticky = fs.ModeSticky | 0o777
 
 // A refused directory is neither opened nor made, and the error names the path to change.
-func TestMake_RefusesADirectoryThatOthersCanReplace(t *testing.T) {
+func TestMake_RefusesADirectoryThatOtherUsersCanReplace(t *testing.T) {
 	for name, row := range map[string]struct {
 		arrange func(place)
 		dir     string
@@ -62,15 +62,15 @@ func TestMake_RefusesADirectoryThatOthersCanReplace(t *testing.T) {
 		want    string
 		root    bool // the arrangement needs root
 	}{
-		"a stranger's": {func(p place) { p.mkdir("a", 0o755); p.give("a") }, "a", "a",
+		"a stranger's directory": {func(p place) { p.mkdir("a", 0o755); p.give("a") }, "a", "a",
 			"% belongs to user 65534, ", true},
-		"below a stranger's": {func(p place) { p.mkdir("a/b", 0o700); p.give("a") }, "a/b", "a",
+		"below a stranger's directory": {func(p place) { p.mkdir("a/b", 0o700); p.give("a") }, "a/b", "a",
 			"% belongs to user 65534, ", true},
-		"missing, below a stranger's": {func(p place) { p.mkdir("a", 0o755); p.give("a") }, "a/b/c", "a",
+		"missing, below a stranger's directory": {func(p place) { p.mkdir("a", 0o755); p.give("a") }, "a/b/c", "a",
 			"% belongs to user 65534, ", true},
-		"a stranger's in a sticky one": {func(p place) { p.mkdir("tmp", sticky); p.mkdir("tmp/a", 0o755); p.give("tmp/a") },
+		"a stranger's directory in tmp": {func(p place) { p.mkdir("tmp", sticky); p.mkdir("tmp/a", 0o755); p.give("tmp/a") },
 			"tmp/a/b", "tmp/a", "% belongs to user 65534, ", true},
-		"a stranger's sticky one": {func(p place) { p.mkdir("tmp", sticky); p.mkdir("tmp/a", 0o755); p.give("tmp") },
+		"a stranger's sticky directory": {func(p place) { p.mkdir("tmp", sticky); p.mkdir("tmp/a", 0o755); p.give("tmp") },
 			"tmp/a", "tmp", "% belongs to user 65534, ", true},
 		"through a stranger's link": {func(p place) {
 			p.mkdir("tmp", sticky)
@@ -78,32 +78,32 @@ func TestMake_RefusesADirectoryThatOthersCanReplace(t *testing.T) {
 			p.link(p.path("a"), "tmp/l")
 			p.give("tmp/l")
 		}, "tmp/l", "tmp/l", "% belongs to user 65534, ", true},
-		"through links, the second's": {func(p place) {
+		"through two links, the second one a stranger's": {func(p place) {
 			p.mkdir("a", 0o755)
 			p.link("a", "m")
 			p.give("m")
 			p.link("m", "l")
 		}, "l/b", "m", "% belongs to user 65534, ", true},
-		"a link into a stranger's": {func(p place) {
+		"a link into a stranger's directory": {func(p place) {
 			p.mkdir("a/b", 0o755)
 			p.give("a")
 			p.link(p.path("a/b"), "l")
 		}, "l", "a", "% belongs to user 65534, ", true},
-		"a link out of a stranger's": {func(p place) {
+		"a link out of a stranger's directory": {func(p place) {
 			p.mkdir("a/b", 0o755)
 			p.mkdir("c", 0o755)
 			p.give("a")
 			p.link("a/b/../../c", "l")
 		}, "l", "a", "% belongs to user 65534, ", true},
-		"writable by all": {func(p place) { p.mkdir("a", 0o757) }, "a", "a", "other users may write to % and ", false},
+		"writable by all users": {func(p place) { p.mkdir("a", 0o757) }, "a", "a", "other users may write to % and ", false},
 		"writable by a group": {func(p place) {
 			p.mkdir("a", 0o775)
 			must.NoError(p.t, os.Lchown(p.path("a"), -1, stranger))
 		}, "a", "a", "other users may write to % and ", true},
-		"below one that all may write": {func(p place) { p.mkdir("a/b", 0o700); p.mkdir("a", 0o777) }, "a/b", "a",
+		"below a world-writable directory": {func(p place) { p.mkdir("a/b", 0o700); p.mkdir("a", 0o777) }, "a/b", "a",
 			"other users may write to % and ", false},
-		"sticky itself": {func(p place) { p.mkdir("a", sticky) }, "a", "a", "other users may write to % and ", false},
-		"missing, below one all may write": {func(p place) { p.mkdir("a", 0o777) }, "a/b", "a",
+		"a sticky directory": {func(p place) { p.mkdir("a", sticky) }, "a", "a", "other users may write to % and ", false},
+		"missing, below a world-writable directory": {func(p place) { p.mkdir("a", 0o777) }, "a/b", "a",
 			"other users may write to % and ",
 			false},
 		"a file": {func(p place) { must.NoError(p.t, os.WriteFile(p.path("a"), nil, 0o600)) }, "a", "a",
@@ -136,10 +136,10 @@ func TestMake_MakesAPrivateDirectory(t *testing.T) {
 		arrange  func(place)
 		dir, got string
 	}{
-		"missing":                 {func(place) {}, "a/b", "a/b"},
-		"there":                   {func(p place) { p.mkdir("a", 0o750) }, "a", "a"},
-		"missing in a sticky one": {func(p place) { p.mkdir("tmp", sticky) }, "tmp/a/b", "tmp/a/b"},
-		"through a link":          {func(p place) { p.mkdir("a", 0o755); p.link("a", "l") }, "l/b", "a/b"},
+		"missing":                       {func(place) {}, "a/b", "a/b"},
+		"existing":                      {func(p place) { p.mkdir("a", 0o750) }, "a", "a"},
+		"missing in a sticky directory": {func(p place) { p.mkdir("tmp", sticky) }, "tmp/a/b", "tmp/a/b"},
+		"through a link":                {func(p place) { p.mkdir("a", 0o755); p.link("a", "l") }, "l/b", "a/b"},
 		"through an absolute link": {func(p place) {
 			p.mkdir("a", 0o755)
 			p.mkdir("c", 0o755)
@@ -150,8 +150,8 @@ func TestMake_MakesAPrivateDirectory(t *testing.T) {
 			p.mkdir("c", 0o755)
 			p.link("../c", "a/l")
 		}, "a/l/./d", "c/d"},
-		"a link at the end":                {func(p place) { p.mkdir("a", 0o755); p.link("a/", "l") }, "l", "a"},
-		"a directory that others may read": {func(p place) { p.mkdir("a", 0o755) }, "a", "a"},
+		"a link at the end":                     {func(p place) { p.mkdir("a", 0o755); p.link("a/", "l") }, "l", "a"},
+		"a directory that other users can read": {func(p place) { p.mkdir("a", 0o755) }, "a", "a"},
 		// half of the kernel's limit, because the kernel counts links twice if it restarts the path walk
 		"through many links": {func(p place) {
 			p.mkdir("a", 0o755)

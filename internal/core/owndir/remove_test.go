@@ -36,7 +36,7 @@ func TestRemoveAll_RemovesSealedDirectories(t *testing.T) {
 }
 
 // A leftover process of an installer may replace directories during their removal.
-func TestOpenUp_StaysInTheTree(t *testing.T) {
+func TestOpenUp_ChangesNothingOutsideTheTree(t *testing.T) {
 	victim, dir := filepath.Join(t.TempDir(), "victim"), filepath.Join(t.TempDir(), "env")
 	for _, path := range []string{victim, dir} {
 		must.NoError(t, os.Mkdir(path, 0o755))

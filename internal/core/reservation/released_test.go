@@ -20,7 +20,7 @@ import (
 const envFile = "env.json" // the environment that Nomad saves
 
 // The device plugin that reserves and the driver that starts or recovers the task may be of different versions.
-func TestRecall_ReadsEachRelease(t *testing.T) {
+func TestRecall_ReadsReservationsOfEachRelease(t *testing.T) {
 	record := func(t *testing.T, dir string) {
 		r := stick("zigbee")
 		must.NoError(t, Remember(r))

@@ -65,7 +65,7 @@ func containsDeep[T any](all []T, want T) bool {
 	return false
 }
 
-func TestRemember_NamesVariableByContent(t *testing.T) {
+func TestRemember_VariableNameDependsOnTheContent(t *testing.T) {
 	a, same, other := stick("a"), stick("a"), stick("b")
 	for _, r := range []*device.ContainerReservation{a, same, other} {
 		must.NoError(t, Remember(r))

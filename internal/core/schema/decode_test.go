@@ -58,7 +58,7 @@ func eachWay(t *testing.T, test func(t *testing.T, decode func(string) (labelled
 	})
 }
 
-func TestStrings_AreOneStringOrAList(t *testing.T) {
+func TestStrings_AcceptOneStringOrAList(t *testing.T) {
 	const text = `
 		only = "x"
 		period = "1m"
@@ -104,7 +104,7 @@ func TestStrings_AreOneStringOrAList(t *testing.T) {
 	})
 }
 
-func TestLabelledBlock_ReportsAMistakeInOneSentence(t *testing.T) {
+func TestLabelledBlock_ErrorsAreOneSentence(t *testing.T) {
 	for name, c := range map[string]struct{ config, want string }{
 		"a number": {"device \"zwave\" {\nid = 1624\n}",
 			`device "zwave": id 1624 is a number: put it in quotes, or 0x0658 becomes 1624`},
@@ -131,12 +131,12 @@ func TestLabelledBlock_ReportsAMistakeInOneSentence(t *testing.T) {
 			`device "zwave": Missing required argument: The argument "from" is required, but no definition was found.`},
 		"an enum, repeated": {"device \"zwave\" {\nid = \"a\"\nbind {\nfrom = \"/\"\nmode = \"rx\"\n}\n}",
 			`device "zwave": bind[0].mode "rx" is not known: use "ro" or "rw"`},
-		"its own rule": {`device "zwave" { serial = "1" }`, `device "zwave": names no id`},
-		"no label":     {`device { id = "1" }`, `device has no label: write device "TYPE" { … }`},
-		"no block":     {`device = "zwave"`, `device is not a block: write device "TYPE" { … }`},
+		"custom rule": {`device "zwave" { serial = "1" }`, `device "zwave": names no id`},
+		"no label":    {`device { id = "1" }`, `device has no label: write device "TYPE" { … }`},
+		"no block":    {`device = "zwave"`, `device is not a block: write device "TYPE" { … }`},
 		"a label twice": {"device \"a\" { id = \"1\" }\ndevice \"a\" { id = \"2\" }",
 			`device "a" is declared twice: give each its own type`},
-		"two at once": {"device \"a\" { id = 1 }\ndevice \"b\" { serail = \"2\" }",
+		"two mistakes": {"device \"a\" { id = 1 }\ndevice \"b\" { serail = \"2\" }",
 			`device "a": id 1 is a number: put it in quotes, or 0x0001 becomes 1; device "b": Invalid label: ` +
 				`No argument or block type is named "serail". Did you mean "serial"?`},
 		"an unknown top level": {`devise "a" { id = "1" }`,
@@ -168,7 +168,7 @@ func TestLabelledBlock_TextIsExpandedOnce(t *testing.T) {
 	test.Eq(t, "${x}%{y}", got.Exclude["a"].Serial[0], test.Sprintf("got %+v", got.Exclude))
 }
 
-func TestLabelledBlock_SharesNoValues(t *testing.T) {
+func TestLabelledBlock_SharesNoValuesWithOtherBlocks(t *testing.T) {
 	type shelf struct {
 		Books []string          `codec:"books" doc:"Books."`
 		Notes map[string]string `codec:"notes" doc:"Notes."`

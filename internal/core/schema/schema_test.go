@@ -228,7 +228,7 @@ func TestDecode_TreatsNullInAMapAsEmpty(t *testing.T) {
 	test.Eq(t, map[string]string{"A": ""}, got.Env)
 }
 
-func TestValidate_ReportsAMistakeInOneSentence(t *testing.T) {
+func TestValidate_ErrorsAreOneSentence(t *testing.T) {
 	for name, c := range map[string]struct{ config, want string }{
 		"unknown option": {`comand = "x"` + "\n" + `command = "y"`,
 			`Invalid label: No argument or block type is named "comand".`},
@@ -258,10 +258,10 @@ func TestValidate_ReportsAMistakeInOneSentence(t *testing.T) {
 		"duration too large": {"command = \"y\"\nwait = \"2h\"", `wait "2h" is too large: use "1h" or less`},
 		"in a repeated block": {"command = \"y\"\nmount { source = \"/a\" }\nmount { source = \"\" }",
 			`mount[1].source is empty: it must be set`},
-		"its own rule": {`command = "init"`, `pid and command "init" are mutually exclusive`},
+		"custom rule": {`command = "init"`, `pid and command "init" are mutually exclusive`},
 		"a rule of a block": {"command = \"y\"\nlimit \"core\" {\nsoft = 2\nhard = 1\n}",
 			`limit "core": hard 1 is below soft 2`},
-		"two at once": {"command = \"\"\nnice = " +
+		"two mistakes": {"command = \"\"\nnice = " +
 			"-21", `command is empty: it must be set; nice -21 is too small: use -20 to 19`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -285,7 +285,7 @@ func TestDecode_ReturnsDefaultsForAnEmptyBody(t *testing.T) {
 	}
 }
 
-func TestExample_UncommentedMatchesTheDefault(t *testing.T) {
+func TestExample_UncommentedOptionsMatchTheDefaults(t *testing.T) {
 	type config struct {
 		common
 		KillMode string `codec:"kill_mode" default:"process" enum:"process,group" doc:"Mode."`

@@ -14,7 +14,7 @@ import (
 )
 
 // Without bounds, 65537 rows would become 1, and -1 would become 65535.
-func TestStreams_BoundsTheWindowSize(t *testing.T) {
+func TestStreams_LimitTheWindowSize(t *testing.T) {
 	term, err := openStreams(&drivers.ExecOptions{Tty: true})
 	must.NoError(t, err)
 	defer term.close()

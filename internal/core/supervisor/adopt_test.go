@@ -132,7 +132,7 @@ func TestAdoption_TreatsALauncherLookalikeAsTheTask(t *testing.T) {
 }
 
 // A new supervisor must serve within 30 s (readyTime).
-func TestAdoption_ServesWhileTasksHideTheirArguments(t *testing.T) {
+func TestAdoption_IsFastEvenIfTasksHideTheirArguments(t *testing.T) {
 	h := newHost(t, withCgroup)
 	first := h.plugin()
 	file := filepath.Join(h.dir, "go")

@@ -69,7 +69,7 @@ func TestSupervisor_IsReplacedQuietlyWhenIdle(t *testing.T) {
 }
 
 // The previous supervisor of the same directory may remove their common cgroup as it ends.
-func TestSupervisor_RecreatesACgroupThatIsRemovedAsItStarts(t *testing.T) {
+func TestSupervisor_RecreatesItsCgroupIfRemovedDuringTheStart(t *testing.T) {
 	h := newHost(t, withCgroup)
 	for i := range 20 {
 		starting, stop := context.WithCancel(t.Context())
@@ -100,7 +100,7 @@ func TestSupervisor_RecreatesACgroupThatIsRemovedAsItStarts(t *testing.T) {
 	}
 }
 
-func TestSupervisor_RemovesItsCgroupAfterALateProcess(t *testing.T) {
+func TestSupervisor_RemovesItsCgroupWhenALateProcessEnds(t *testing.T) {
 	h := newHost(t, withCgroup)
 	c := h.client()
 	st := h.shell("exit 0")

@@ -130,7 +130,7 @@ func TestKill_EndsATreeOfAThousandProcesses(t *testing.T) {
 	})
 }
 
-func TestSignal_ToAllDelaysNoOtherRequest(t *testing.T) {
+func TestSignal_ToAllProcessesDelaysNoOtherRequest(t *testing.T) {
 	dir := t.TempDir()
 	procs := filepath.Join(dir, "cgroup.procs") // blocks readers, like a file with thousands of pids
 	must.NoError(t, unix.Mkfifo(procs, 0o600))
@@ -161,7 +161,7 @@ func TestSignal_ToAllDelaysNoOtherRequest(t *testing.T) {
 	must.NoError(t, <-answered)
 }
 
-func TestSignal_IsRefusedAfterTheEnd(t *testing.T) {
+func TestSignal_IsRefusedAfterTheTaskEnds(t *testing.T) {
 	s := &server{processes: map[string]*process{}}
 	for _, mode := range []task.KillMode{"", task.KillProcess, task.KillGroup, task.KillAll} {
 		p := newProcess("id")

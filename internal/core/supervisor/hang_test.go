@@ -195,7 +195,7 @@ func (h *host) session(c *Client, id, script string) (<-chan *task.Exit, *os.Fil
 	return ended, r
 }
 
-func TestSession_EndsWithItsTaskAndItsClient(t *testing.T) {
+func TestSession_EndsWithItsTaskOrItsClient(t *testing.T) {
 	eachHolding(t, func(t *testing.T, cgroups bool) {
 		h := newHost(t, cgroups)
 		c := h.client()

@@ -80,7 +80,7 @@ func TestSession_ExitGoesToItsOwnerOnly(t *testing.T) {
 
 // After a burst of requests the supervisor returns memory to the system. Hellos, which arrive every second while a task
 // runs, must not delay this.
-func TestServer_ReturnsMemoryDespiteHellos(t *testing.T) {
+func TestServer_HellosDoNotDelayTheReturnOfMemory(t *testing.T) {
 	s := &server{}
 	must.NotNil(t, s.answer(nil, &request{Op: opHello}, nil).Hello)
 	test.Zero(t, s.lastRequest.Load())

@@ -33,9 +33,9 @@ func mounts(dir, at string) string {
 	return fmt.Sprintf(`unshare -m --propagation slave sh -c 'mount --bind %s %s && exec "$0"'`, dir, at)
 }
 
-// TestSurroundings_AreTakenOver starts a plugin while the supervisor of an earlier plugin, with other surroundings,
-// runs a task.
-func TestSurroundings_AreTakenOver(t *testing.T) {
+// TestSurroundings_AreTakenOverFromTheNewestPlugin starts a plugin while the supervisor of an earlier plugin, with
+// other surroundings, runs a task.
+func TestSurroundings_AreTakenOverFromTheNewestPlugin(t *testing.T) {
 	testsupport.NeedRoot(t)
 	dir := t.TempDir()
 	must.NoError(t, os.Chmod(dir, 0o755))
@@ -121,9 +121,9 @@ func has(t *testing.T, capability int) bool {
 	return sets[capability/32].Effective&(1<<(capability%32)) != 0
 }
 
-// TestSurroundings_OfASessionMatchThoseOfItsTask shows that the sessions of a task enter the mount namespace that the
-// task was started in, even under a later supervisor.
-func TestSurroundings_OfASessionMatchThoseOfItsTask(t *testing.T) {
+// TestSurroundings_SessionEntersItsTasksMountNamespace shows that the sessions of a task enter the mount namespace
+// that the task was started in, even under a later supervisor.
+func TestSurroundings_SessionEntersItsTasksMountNamespace(t *testing.T) {
 	testsupport.NeedRoot(t)
 	h := newHost(t, withCgroup)
 	view := filepath.Join(h.dir, "view")
@@ -220,7 +220,7 @@ func TestSurroundings_StayIfTheSupervisorCannotBeKilled(t *testing.T) {
 }
 
 // If the kernel refuses to execute the first binary, the next one is used.
-func TestSurroundings_AreTakenOverWithAnotherBinary(t *testing.T) {
+func TestSurroundings_AreTakenOverEvenIfTheFirstBinaryFails(t *testing.T) {
 	testsupport.NeedRoot(t)
 	h := newHost(t, withCgroup)
 	first := h.plugin(under("unshare -m --propagation slave"))
@@ -238,8 +238,9 @@ func TestSurroundings_AreTakenOverWithAnotherBinary(t *testing.T) {
 	h.destroy(c, old.ID)
 }
 
-// TestUpgrade_FailureChangesNoLimit shows that a failed upgrade does not change the limits of later tasks.
-func TestUpgrade_FailureChangesNoLimit(t *testing.T) {
+// TestUpgrade_FailureDoesNotChangeTheLimitsOfTasks shows that a failed upgrade does not change the limits of later
+// tasks.
+func TestUpgrade_FailureDoesNotChangeTheLimitsOfTasks(t *testing.T) {
 	h := newHost(t, withoutCgroup)
 	p := h.plugin(under("prlimit -n300:2000"))
 	before := p.launch(h.shell("ulimit -Sn; echo first; exec sleep 1000"))

@@ -44,7 +44,7 @@ func again(st *task.State, n int) *task.State {
 	return &next
 }
 
-func TestTakeUp_StartsAnUnclaimedRunOnce(t *testing.T) {
+func TestTakeUp_StartsARunOnceIfNoAgentHasRecordedIt(t *testing.T) {
 	for name, between := range map[string]func(h *host, st *task.State, end func()){
 		"running": func(*host, *task.State, func()) {},
 		"ended":   func(h *host, st *task.State, end func()) { end(); h.waitOutput(st, "last") },

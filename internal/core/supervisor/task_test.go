@@ -83,7 +83,7 @@ func TestLaunch_CleansUpAfterAFailedStart(t *testing.T) {
 	})
 }
 
-func TestSignal_ReachesTheProcessesOfItsMode(t *testing.T) {
+func TestSignal_ReachesTheProcessesOfTheKillMode(t *testing.T) {
 	// a pending signal is handled before the loop notices the file
 	const script = `until="until [ -e FILE ]; do sleep 0.05; done"
 		trap 'echo main' USR1
@@ -187,7 +187,7 @@ func TestKill_EndsATreeThatKeepsForking(t *testing.T) {
 	})
 }
 
-func TestDestroy_IsIdempotentAndNeedsOnlyTheDisk(t *testing.T) {
+func TestDestroy_IsIdempotentAndWorksFromAnyClient(t *testing.T) {
 	eachHolding(t, func(t *testing.T, cgroups bool) {
 		h := newHost(t, cgroups)
 		first := h.client()

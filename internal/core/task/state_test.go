@@ -118,7 +118,7 @@ func TestStore_KeepsTheIDAfterAFailedRename(t *testing.T) {
 	}
 }
 
-func TestStore_KeepsAClaim(t *testing.T) {
+func TestStore_ClaimSurvivesALaterSave(t *testing.T) {
 	s := Store{Dir: t.TempDir()}
 	test.NoError(t, s.Claim("a/b/c"), test.Sprint("without a task"))
 	must.NoError(t, s.Save(&State{ID: "a/b/c"}))
@@ -135,7 +135,7 @@ func TestStore_KeepsAClaim(t *testing.T) {
 	}
 }
 
-func TestOwnMounts_IsTrueForMountsAndOtherPaths(t *testing.T) {
+func TestOwnMounts_IsTrueForMountsAndDevicesAtOtherPaths(t *testing.T) {
 	here, there := Device{"/dev/null", "/dev/null"}, Device{"/dev/null", "/dev/zigbee/tty"}
 	for want, list := range map[bool][]Command{
 		false: {{}, {Devices: []Device{here}}},

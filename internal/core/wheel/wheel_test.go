@@ -16,7 +16,7 @@ import (
 )
 
 // The test's Python program imports directly from the wheel (zipimport).
-func TestWheel_IsValidAndItsSourceRunsCode(t *testing.T) {
+func TestWheel_IsValidAndItsSourceDistributionRunsCode(t *testing.T) {
 	testsupport.NeedPython(t)
 	dir := t.TempDir()
 	w := Wheel{Name: "moon_phase", Version: "1.2", Requires: []string{"sun>=2"},

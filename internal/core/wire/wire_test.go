@@ -246,7 +246,7 @@ func client(t *testing.T) (c *Client[int], server *Transport) {
 	return c, its
 }
 
-func TestClient_ReturnsErrLost(t *testing.T) {
+func TestClient_ReturnsErrLostIfItsConnectionIsLost(t *testing.T) {
 	c, server := client(t)
 	lost := false
 	c.Lost = func() { lost = true }

@@ -59,7 +59,7 @@ func TestOwn_OmitsSharedOptions(t *testing.T) {
 	test.Eq(t, schema.Of[all]().Doc(), Own(schema.Of[all]().Doc(), schema.Of[differs]().Doc()))
 }
 
-func TestSource_IsShownOnce(t *testing.T) {
+func TestSource_NeedsExactlyOnePlaceOnThePage(t *testing.T) {
 	const comment = "<!-- source: a.go -->\n"
 	for page, want := range map[string]string{
 		"x\n" + comment + "```go\nold\n```\ny\n": "x\n" + comment + "```go\nA $1\n```\ny\n",

@@ -59,7 +59,7 @@ func TestRemove_LeavesNothing(t *testing.T) {
 	}
 }
 
-func TestMake_NamesWhatIsMissing(t *testing.T) {
+func TestMake_NamesAMissingProgram(t *testing.T) {
 	testsupport.NeedRoot(t)
 	testsupport.NeedPrograms(t, "/usr/sbin/zfs-fuse")
 	const program = "/usr/sbin/zfs-fuse" // replaced only in the test's mount namespace

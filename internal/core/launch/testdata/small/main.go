@@ -15,7 +15,7 @@ func main() {
 	if len(os.Args) > 1 && os.Args[1] == "launch" {
 		launch.Main()
 	}
-	// not run: a supervisor links at least this much
+	// this code never runs: it links the packages that every supervisor needs
 	var spec launch.Spec
 	if err := json.NewDecoder(os.Stdin).Decode(&spec); err != nil {
 		os.Exit(1)
