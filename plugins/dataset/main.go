@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command nomad-device-dataset provides ZFS datasets to Nomad tasks: scratch, as a device plugin, and
-// persistent volumes, as a dynamic host volume plugin.
+// Command nomad-device-dataset provides ZFS datasets to Nomad tasks: scratch, in its role as a device plugin, and
+// persistent volumes, in its role as a dynamic host volume plugin.
 package main
 
 import (

@@ -13,7 +13,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/slot"
 )
 
-// With -update the test writes the tables.
+// The test compares the tables of options in the documentation with the code. With -update it writes the tables.
 func TestDocs_HaveTheOptions(t *testing.T) {
 	schematest.Document(t, "../../docs/reference/dataset.md", map[string][]schema.Row{
 		"plugin options": schema.Of[slot.Config]().Doc(), "operator file": schema.Of[policy.File]().Doc()})

@@ -84,7 +84,7 @@ func (s *session) classOf(dataset string) (class, error) {
 	return class{}, fmt.Errorf("%s is not below the root of a class: the roots are %s", dataset, strings.Join(roots, ", "))
 }
 
-// specify prints the volume specification that makes Nomad create the volume of a waiting dataset.
+// specify prints the specification with which "nomad volume create" makes a volume from a waiting dataset.
 func (s *session) specify(ctx context.Context, f found) error {
 	capacity := strconv.FormatInt(f.Limits.Data, 10)
 	v := map[string]any{

@@ -35,25 +35,25 @@ var commands = []command{
 
 type command struct {
 	name, help string
-	usage      string // arguments
-	about      string // text of -h
+	usage      string // arguments in the usage line
+	about      string // description that -h prints
 
 	run   func(ctx context.Context, s *session, args []string) error
 	least int // minimum number of arguments
-	most  int // maximum
+	most  int // maximum number of arguments
 }
 
 // at is a test hook, called at the steps where a test may kill the process.
 var at = func(string) {}
 
-// session has the input and output of a command.
+// session has the flags and the outputs of one call of a command.
 type session struct {
 	out, err io.Writer
 	file     string // path of the operator's file
-	json     bool   // print JSON
+	json     bool   // print the result as JSON
 }
 
-// answer writes value as JSON with -json, otherwise it calls text.
+// answer prints the result of a command: value as JSON with -json, and otherwise the output of text.
 func (s *session) answer(value any, text func(io.Writer)) error {
 	if !s.json {
 		text(s.out)

@@ -75,7 +75,8 @@ func shown(t *testing.T, n *node) {
 		}
 	}
 	text := n.does("list").stdout
-	must.RegexMatch(t, regexp.MustCompile(`(?m)^  STATE +NAME +ID +USED +SIZE +SNAPSHOTS +MESSAGE$`), text) // as lab:status
+	// the table has the style of lab:status
+	must.RegexMatch(t, regexp.MustCompile(`(?m)^  STATE +NAME +ID +USED +SIZE +SNAPSHOTS +MESSAGE$`), text)
 	for _, want := range []string{"class fast (" + n.pool.Root + "): can be used", "default/data", v.id, "64 MiB", "trash",
 		"default/gone"} {
 		must.StrContains(t, text, want)
@@ -114,11 +115,12 @@ func rolledBack(t *testing.T, n *node) {
 	must.StrContains(t, n.does("rollback", "default/data", "before").stderr, "All later changes are lost.")
 	v.has("a", "old")
 	must.False(t, testsupport.Exists(v.path+"/b"))
-	must.NoError(t, v.call("create")) // as at an agent's start
+	must.NoError(t, v.call("create")) // Nomad repeats create when an agent starts
 	v.has("a", "old")
 }
 
-// A mount in a task's namespace does not block the unmount on the host, so the command asks Nomad.
+// A mount in a task's mount namespace does not block the unmount on the host, so a rollback asks Nomad for allocations
+// with the volume.
 func rollbackClaimed(t *testing.T, n *node) {
 	v := n.create("data")
 	v.put("a", "old")
@@ -176,7 +178,7 @@ func rollbackLoses(t *testing.T, n *node) {
 	must.False(t, testsupport.Exists(v.path+"/a"))
 }
 
-// called gives a volume a name that only an older version of the plugin allowed.
+// called changes the name in the volume's tags, even to a name that only an older version of the plugin allowed.
 func (v *nomadVolume) called(name string) {
 	v.n.t.Helper()
 	err := v.n.engine().Tag(context.Background(), "default/"+v.id, engine.Tags{engine.Volume: name})
@@ -294,21 +296,21 @@ func inTrash(t *testing.T, n *node) {
 	text := n.does("trash", "restore", "data").stdout
 	must.ErrorContains(t, found{class{engine: e}, all[at]}.destroy(t.Context()), "it was restored in the meantime")
 	must.StrContains(t, n.does("list").stdout, "waits to become a volume")
-	n.does("trash", "empty") // keeps restored volumes
+	n.does("trash", "empty") // does not destroy a restored volume
 	other := nomadVolume{n: n, id: v.id, name: "data", namespace: "ops", parameters: read(t, text).Parameters}
 	must.ErrorContains(t, other.call("create"), `the parameter adopt is for namespace "default"`)
 	back := n.specified(text)
 	must.NotEq(t, v.id, back.id)
 	must.EqOp(t, sum, back.sum())
 	must.Eq(t, map[string][]string{"default/" + back.id: {"before"}}, n.all())
-	must.NoError(t, back.call("create")) // as at an agent's start
+	must.NoError(t, back.call("create")) // Nomad repeats create when an agent starts
 	must.ErrorContains(t, (&nomadVolume{n: n, id: v.id, name: "data2", namespace: "default",
 		parameters: back.parameters}).call("create"),
 		"has no dataset for the parameter adopt")
 
 	must.NoError(t, back.call("delete"))
 	again := *back
-	again.id = v.id // the key is no longer secret: Nomad has shown it with the volume
+	again.id = v.id // after the delete the key is void: Nomad has shown it with the volume
 	must.ErrorContains(t, again.call("create"), "has no dataset for the parameter adopt")
 	n.does("trash", "restore", "data")
 	n.does("trash", "empty", "data")
@@ -326,12 +328,12 @@ func noted(t *testing.T, n *node) {
 	v := n.create("data")
 	must.StrNotContains(t, n.does("check").stdout, "note: ")
 
-	v.fill("a", 33*mib) // more than the reserve for snapshots
+	v.fill("a", 33*mib) // more than the reserve for snapshots: 50 % of 64 MiB
 	n.does("snapshot", "data", "before")
 	must.NoError(t, os.Remove(v.path+"/a"))
 	lost := n.create("lost")
 	must.NoError(t, os.Remove(n.dir+"/volumes/.outrider/"+lost.id+".json"))
-	testsupport.Within(t, time.Minute, func() error { // ZFS counts removed files later
+	testsupport.Within(t, time.Minute, func() error { // ZFS updates the usage numbers with a delay
 		text := n.does("check").stdout
 		for _, want := range []string{
 			"note: volume default/lost (" + lost.id + ") has no record on this node, and no job can use it: run " +
@@ -346,14 +348,13 @@ func noted(t *testing.T, n *node) {
 	})
 }
 
-// zfs runs the zfs program.
 func (n *node) zfs(args ...string) {
 	n.t.Helper()
 	out, err := exec.Command(n.pool.Program, args...).CombinedOutput()
 	must.NoError(n.t, err, must.Sprintf("zfs %q: %s", args, out))
 }
 
-// brought receives a copy of a volume as a dataset, by "zfs receive".
+// brought copies a volume into a new dataset by "zfs send" and "zfs receive", as an operator would.
 func (n *node) brought(v *nomadVolume, name string) (dataset string) {
 	n.t.Helper()
 	from := n.pool.Root + "/default/" + v.id + "@sent"
@@ -381,7 +382,7 @@ func adoptedByHand(t *testing.T, n *node) {
 	text := n.does("adopt", dataset).stdout
 	must.StrContains(t, n.does("list").stdout, "waits to become a volume")
 	var got specification
-	n.answers(&got, "adopt", dataset) // once more
+	n.answers(&got, "adopt", dataset) // the second adopt prints a new key
 	must.Eq(t, specified("copy", 32*mib, got), got)
 	former := nomadVolume{n: n, id: v.n.id, name: "copy", namespace: "default", parameters: read(t, text).Parameters}
 	must.ErrorContains(t, former.call("create"), "has no dataset for the parameter adopt")
@@ -390,10 +391,10 @@ func adoptedByHand(t *testing.T, n *node) {
 	must.EqOp(t, "copy", copied.name)
 	must.EqOp(t, sum, copied.sum())
 	must.Eq(t, []string{"sent"}, n.all()["default/"+copied.id])
-	must.NoError(t, copied.call("create")) // as at an agent's start
+	must.NoError(t, copied.call("create")) // Nomad repeats create when an agent starts
 	n.refuses("is mounted at", "adopt", n.pool.Root+"/default/"+copied.id)
 	n.refuses("does not exist", "adopt", dataset)
-	must.NoError(t, copied.call("delete")) // as with any other volume
+	must.NoError(t, copied.call("delete")) // moves an adopted volume to the trash, as any other
 	n.does("trash", "restore", "copy")
 	v.has("a", "later")
 }
@@ -406,7 +407,7 @@ func unfit(t *testing.T, n *node) {
 		n.fails("does not exist", "adopt", n.pool.Root+"/none")
 		n.fails("is mounted at "+v.path, "adopt", n.pool.Root+"/default/"+v.id)
 	})
-	zfsfusetest.Unmount(t, v.path) // as after a boot
+	zfsfusetest.Unmount(t, v.path) // after a boot nothing is mounted
 	n.refuses("it is already volume default/data ("+v.id+") of this node", "adopt",
 		n.pool.Root+"/default/"+v.id)
 	must.NoError(t, v.call("create"))

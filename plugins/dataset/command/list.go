@@ -42,16 +42,16 @@ Nothing is changed.`,
 	},
 }
 
-// listed is a class as JSON.
+// listed is a class with its datasets, as list and check print it.
 type listed struct {
 	Class   string `json:"class"`
 	Root    string `json:"root"`
 	Problem string `json:"problem,omitempty"` // why the class can't be used now
-	Size    int64  `json:"size"`              // of the file system
+	Size    int64  `json:"size"`              // size of the class's file system in bytes
 	Free    int64  `json:"free"`
 	Slots   int    `json:"slots,omitempty"` // number of slots, in use or free
 
-	Notes    []string        `json:"notes,omitempty"` // only of check: problems that need the operator's attention
+	Notes    []string        `json:"notes,omitempty"` // problems that need the operator's attention; list omits them
 	Datasets []listedDataset `json:"datasets,omitempty"`
 }
 
@@ -60,18 +60,18 @@ type listedDataset struct {
 	ID        string `json:"id"`
 	Name      string `json:"name"`
 	Namespace string `json:"namespace"`
-	Holder    string `json:"holder,omitempty"` // of a slot: allocation/task, or the lease if the allocation is unknown
-	Dataset   string `json:"dataset"`          // below the root
+	Holder    string `json:"holder,omitempty"` // allocation/task that has the slot; if unknown, the lease
+	Dataset   string `json:"dataset"`          // name below the root
 	Path      string `json:"path,omitempty"`
 
 	Created       time.Time `json:"created"`
-	Left          string    `json:"left,omitempty"` // time left in the trash, as "71h0m0s"; empty: no limit
+	Left          string    `json:"left,omitempty"` // time until the trash destroys it, as "71h0m0s"; empty: never
 	Capacity      int64     `json:"capacity"`
 	Used          int64     `json:"used"`
 	SnapshotsUsed int64     `json:"snapshots_used"`
 }
 
-// list prints the classes with the datasets that accept selects.
+// list prints every class with those of its datasets for which accept returns true.
 func (s *session) list(ctx context.Context, accept func(engine.Dataset) bool) error {
 	classes, err := s.look(ctx)
 	if err != nil {
@@ -97,7 +97,7 @@ func (s *session) list(ctx context.Context, accept func(engine.Dataset) bool) er
 	})
 }
 
-// check returns an error if the file has a mistake or a class can't be used.
+// check prints the classes and their problems. It returns an error if the file is invalid or a class can't be used.
 func (s *session) check(ctx context.Context) error {
 	classes, err := s.look(ctx)
 	if err != nil {
@@ -126,7 +126,7 @@ func (s *session) check(ctx context.Context) error {
 	return err
 }
 
-// listed returns the class without its datasets.
+// listed returns the class in its printed form, without datasets. If problem is not nil, the class can't be used.
 func (c class) listed(problem error) listed {
 	l := listed{Class: c.label, Root: c.Root, Size: c.look.Space.Size, Free: c.look.Space.Free}
 	if problem != nil {
@@ -161,7 +161,7 @@ func listedOf(d engine.Dataset) listedDataset {
 
 // notes describes problems that need the operator's attention.
 func (c class) notes() (notes []string) {
-	const least, most = 5, 95 // percent
+	const least, most = 5, 95 // in percent: least free space, most use of the snapshot reserve
 	note := func(format string, args ...any) { notes = append(notes, plain.Line(fmt.Sprintf(format, args...), 0)) }
 	if c.look.Space.Free < c.look.Space.Size/100*least {
 		note("the file system is nearly full: empty the trash, remove snapshots, or add a disk")

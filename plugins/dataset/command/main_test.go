@@ -32,7 +32,7 @@ import (
 
 const mib = 1 << 20
 
-// These variables make the test binary the plugin, and make the plugin kill itself at a step.
+// With roleVar the test binary runs as the plugin. The value of killAt is the step at which it then kills itself.
 const (
 	roleVar = "TEST_ROLE"
 	killAt  = "TEST_KILL_AT"
@@ -58,13 +58,13 @@ type node struct {
 	t    testing.TB
 	id   string
 	pool zfsfuse.Pool
-	dir  string // with the operator's file, and Nomad's directory of volumes
+	dir  string // has the operator's file, and Nomad's directory of volumes
 	env  []string
 
 	process bool // run each command in its own process, which takes longer
 }
 
-// cases are tests on one pool.
+// cases are tests that share one pool, by name.
 type cases map[string]func(*testing.T, *node)
 
 // run runs the cases, each with its own node.
@@ -97,7 +97,7 @@ func newNode(t testing.TB, pool zfsfuse.Pool) *node {
 	return n
 }
 
-// write writes the operator's file.
+// write writes the operator's file, whose class "fast" gets these options.
 func (n *node) write(class string) {
 	n.t.Helper()
 	text := fmt.Sprintf("zfs = %q\nclass \"fast\" {\n  root = %q\n  %s\n}\n", n.pool.Program, n.pool.Root, class)
@@ -148,7 +148,7 @@ func (n *node) does(args ...string) output {
 	return got
 }
 
-// answers decodes the JSON output of a command.
+// answers runs a command with -json and decodes its output into value.
 func (n *node) answers(value any, args ...string) {
 	n.t.Helper()
 	must.NoError(n.t, json.Unmarshal([]byte(n.does(append(args, "-json")...).stdout), value))
@@ -177,7 +177,7 @@ func (n *node) unchanged(commands func()) {
 	must.Eq(n.t, before, n.all())
 }
 
-// all returns the snapshots of every dataset.
+// all returns the names of all datasets, each with its snapshots.
 func (n *node) all() map[string][]string {
 	n.t.Helper()
 	list, err := n.engine().List(n.t.Context())
@@ -198,7 +198,7 @@ func (n *node) all() map[string][]string {
 	return all
 }
 
-// nomadVolume is a volume as Nomad sees it.
+// nomadVolume has the values of a volume that Nomad passes to the plugin.
 type nomadVolume struct {
 	n                   *node
 	id, name, namespace string
@@ -317,7 +317,8 @@ func read(t testing.TB, text string) (s specification) {
 	return s
 }
 
-// specified returns the expected specification of a volume of class "fast", with the printed node and key.
+// specified returns the specification that a command must print for a volume of class "fast". The test can't predict
+// the node and the key, so they come from printed, the actual output.
 func specified(name string, capacity int64, printed specification) specification {
 	bytes := fmt.Sprint(capacity)
 	return specification{Name: name, Namespace: "default", Type: "host", Plugin: "dataset", Node: printed.Node, Min: bytes,

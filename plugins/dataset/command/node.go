@@ -25,11 +25,11 @@ type class struct {
 	label  string
 	engine *engine.Engine
 
-	look   engine.Look // set by session.look
-	failed error       // error of session.look
+	look   engine.Look // the class's state, as session.look read it
+	failed error       // why session.look could not read the class
 }
 
-// classes opens the classes of the operator's file, in order of name, without access to any file system.
+// classes returns the classes of the operator's file, sorted by name. It does not access their pools.
 func (s *session) classes() ([]class, error) {
 	file, err := policy.Load(s.file)
 	if err != nil {
@@ -43,7 +43,7 @@ func (s *session) classes() ([]class, error) {
 	return all, nil
 }
 
-// look reads all classes concurrently: a pool that hangs delays only its own class.
+// look returns all classes with their datasets. It reads them concurrently: if a pool hangs, only its class fails.
 func (s *session) look(ctx context.Context) ([]class, error) {
 	all, err := s.classes()
 	if err != nil {
@@ -81,7 +81,7 @@ func (f found) title() string {
 	return plain.Line(f.Tags[engine.Namespace]+"/"+f.Tags[engine.Volume], 0)
 }
 
-// datasets returns the datasets that accept selects. hidden joins the errors of classes that can't be listed.
+// datasets returns the datasets for which accept returns true. hidden joins the errors of classes that can't be listed.
 func (s *session) datasets(ctx context.Context, accept func(found) bool) (all []found, hidden, err error) {
 	classes, err := s.look(ctx)
 	if err != nil {
@@ -100,8 +100,8 @@ func (s *session) datasets(ctx context.Context, accept func(found) bool) (all []
 	return all, hidden, nil
 }
 
-// resolve finds exactly one dataset for an argument: by id, then by NAMESPACE/NAME, then by NAME. While a class is
-// hidden only ids resolve, because the hidden class may have a volume of the same name.
+// resolve returns the only dataset that the argument names: by id, else by NAMESPACE/NAME, else by NAME. If hidden is
+// not nil it accepts only an id, because a class that can't be listed may have a volume of the same name.
 func resolve(all []found, argument string, hidden error) (found, error) {
 	var of [3][]found
 	for _, f := range all {
@@ -109,7 +109,7 @@ func resolve(all []found, argument string, hidden error) (found, error) {
 		switch {
 		case argument == f.key() || argument == f.Tags[engine.ID]:
 			of[0] = append(of[0], f)
-		case name == "": // a slot
+		case name == "": // a slot has an id but no name
 		case argument == f.Tags[engine.Namespace]+"/"+name:
 			of[1] = append(of[1], f)
 		case argument == name:
@@ -141,7 +141,7 @@ func resolve(all []found, argument string, hidden error) (found, error) {
 // lockTime is how long a command waits for the lock of a dataset.
 const lockTime = 30 * time.Second
 
-// locked finds a volume, waits for its lock, and reads the volume again.
+// locked locks a volume and reads it. Use the returned context for changes, and the returned function to unlock.
 func (s *session) locked(ctx context.Context, argument string) (context.Context, found, func(), error) {
 	all, hidden, err := s.datasets(ctx, found.IsVolume)
 	if err != nil {

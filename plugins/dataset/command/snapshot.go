@@ -69,8 +69,8 @@ snapshots exist: "zfs destroy" removes them.`,
 	},
 }
 
-// claimed returns ErrInUse if Nomad reports an allocation with the volume. If Nomad does not respond it returns nil:
-// only the kernel's check remains, which misses an allocation whose processes do not use the volume at the moment.
+// claimed returns ErrInUse if Nomad reports a running or pending allocation with the volume, and nil if Nomad does not
+// respond. Then only the kernel's check remains, which misses an allocation that does not use the volume at the moment.
 func claimed(ctx context.Context, v found) error {
 	client, err := api.NewClient(api.DefaultConfig())
 	if err != nil {

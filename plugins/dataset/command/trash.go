@@ -52,8 +52,8 @@ NAME is an ID of "trash list", or the name of a volume if it is unique.`,
 	},
 }
 
-// restore marks a volume in the trash as waiting for a new volume, because Nomad no longer knows the deleted
-// volume. The dataset stays in the trash until the new volume is created.
+// restore prints the specification of a new volume for a deleted one, which Nomad no longer knows. It marks the dataset
+// as waiting. The dataset stays in the trash until the new volume is created.
 func (s *session) restore(ctx context.Context, d found) error {
 	if d.Tags[engine.Kind] != "volume" {
 		return fmt.Errorf("%s was scratch of a task and can't be restored: copy its files from its dataset %s",
@@ -65,7 +65,7 @@ func (s *session) restore(ctx context.Context, d found) error {
 	}
 	defer unlock()
 	tags := engine.Tags{engine.Adopt: rand.Text(), engine.Kept: "", engine.Passed: ""}
-	if err := d.engine.Tag(ctx, d.Name, tags); err != nil { // d may have been restored or destroyed before the lock
+	if err := d.engine.Tag(ctx, d.Name, tags); err != nil { // fails if d has left the trash since it was listed
 		return fmt.Errorf("failed to restore %s: %w", d.key(), err)
 	}
 	s.say("Volume %s waits for its new volume. Pass the specification to \"nomad volume create -\".", d.title())

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// Adoptable returns a dataset that Adopt accepts, whoever made it, or the reason why Adopt can't accept it. The dataset
-// has only the tags that this package has set.
+// Adoptable returns a dataset, which any tool may have made, if Adopt accepts it, and otherwise an error with the
+// reason. Its tags are nil unless this package has set them.
 func (e *Engine) Adoptable(ctx context.Context, name string) (Dataset, error) {
 	full, err := e.full(name)
 	if err != nil {
@@ -54,8 +54,8 @@ func (e *Engine) Adoptable(ctx context.Context, name string) (Dataset, error) {
 var adopted = []string{"canmount=noauto", "mountpoint=none", "devices=off", "setuid=off", "readonly=off",
 	"sharenfs=off", "sharesmb=off"}
 
-// Adopt turns an Adoptable dataset into a dataset of this package, with exactly these tags. The dataset keeps its name.
-// A call that was killed can be repeated: the tags are set last.
+// Adopt makes a dataset one of this package's, with exactly these tags. The caller has checked the dataset with
+// Adoptable. The dataset keeps its name. After a kill, Adopt can be called again: zfs sets the tags last.
 func (e *Engine) Adopt(ctx context.Context, name string, t Tags) error {
 	full, err := e.full(name)
 	if err != nil {

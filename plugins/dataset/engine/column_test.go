@@ -28,18 +28,18 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
-// column is a file system with a pool.
+// column is an implementation of ZFS under test, with a pool.
 type column struct {
 	*engine.Engine
 	kind string // zfs or zfs-fuse
 	pool zfsfuse.Pool
-	dirs string // where datasets are mounted
+	dirs string // directory with the mount points
 }
 
-// poolsVar is a variable with pools to test instead of a pool in a file: "kind=program=root", separated by spaces.
+// poolsVar names pools to test on, as "kind=program=root", separated by spaces. By default, zfs-fuse makes a pool.
 const poolsVar = "DATASET_POOLS"
 
-// eachColumn runs a test on each file system.
+// eachColumn runs a test on each implementation of ZFS.
 func eachColumn(t *testing.T, run func(t *testing.T, c column)) {
 	t.Helper()
 	testsupport.NeedRoot(t)
@@ -48,7 +48,7 @@ func eachColumn(t *testing.T, run func(t *testing.T, c column)) {
 	}
 }
 
-// columns returns constructors of the file systems to test, by kind.
+// columns returns a constructor for each column, by kind.
 func columns() map[string]func(t testing.TB) column {
 	all := map[string]func(t testing.TB) column{}
 	for _, text := range strings.Fields(os.Getenv(poolsVar)) {
@@ -78,7 +78,7 @@ var names atomic.Int64
 // name returns an unused name.
 func (c column) name() string { return fmt.Sprintf("default/v%d-%d", os.Getpid(), names.Add(1)) }
 
-// dir is the mount point of a dataset.
+// dir returns the directory where the tests mount a dataset.
 func (c column) dir(name string) string { return filepath.Join(c.dirs, filepath.Base(name)) }
 
 // create makes a dataset, which is destroyed at the end of the test.
@@ -96,7 +96,7 @@ func (c column) cleanUp(t testing.TB, name string) {
 	t.Cleanup(func() { must.NoError(t, c.Destroy(context.Background(), name)) })
 }
 
-// mount mounts a dataset, if it is not mounted, at its directory.
+// mount mounts a dataset at its directory, unless it is mounted there, and returns the directory.
 func (c column) mount(t testing.TB, name string) (path string) {
 	t.Helper()
 	path, err := c.Mount(t.Context(), name, c.dir(name))
@@ -147,7 +147,7 @@ func read(t testing.TB, path, file string) string {
 	return string(content)
 }
 
-// fill writes random bytes, with an fsync for each MiB, until an error, or up to most.
+// fill writes up to most random bytes, with an fsync for each MiB. It stops at the first error.
 func fill(t testing.TB, path string, most int64) (written int64, err error) {
 	t.Helper()
 	f, err := os.Create(filepath.Join(path, "filling"))
@@ -170,7 +170,7 @@ func fill(t testing.TB, path string, most int64) (written int64, err error) {
 	return written, f.Sync()
 }
 
-// soon waits until ok accepts the file system's usage numbers, which lag behind.
+// soon waits until ok returns true for the dataset, because ZFS updates the usage numbers with a delay.
 func (c column) soon(t testing.TB, name string, ok func(d engine.Dataset) bool) {
 	t.Helper()
 	testsupport.Within(t, time.Minute, func() error {

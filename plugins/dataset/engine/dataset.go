@@ -14,13 +14,13 @@ import (
 type Spec struct {
 	Limits
 	Tags Tags
-	Dir  string // where it is mounted, as in Engine.Mount
+	Dir  string // mount point, as for Engine.Mount; if empty, the dataset is not mounted
 }
 
 // Limits of a dataset, in bytes.
 type Limits struct {
 	Data      int64 // limit of the data, without snapshots
-	Snapshots int64 // space of snapshots on top of Data; 0 is no limit
+	Snapshots int64 // limit of the space of snapshots, on top of Data; 0: no limit
 }
 
 // Tags describe a dataset and its owner. No task can change them.
@@ -40,17 +40,17 @@ const (
 	Kind      = "kind"      // "volume" or "slot"
 	ID        = "id"        // Nomad's volume id, or the slot's id
 	Volume    = "volume"    // the volume's name
-	Namespace = "namespace" // of the volume, or of the slot's holder
-	Node      = "node"      // of a slot's holder: Nomad's node id
-	Lease     = "lease"     // of a slot: different for each reservation
-	Holder    = "holder"    // of a slot: "<allocation id>/<task>" once it is known
-	Kept      = "kept"      // how long the trash keeps the dataset (time.Duration); no tag: until the trash is emptied
+	Namespace = "namespace" // namespace of the volume, or of the slot's holder
+	Node      = "node"      // Nomad's node id, of a slot's holder
+	Lease     = "lease"     // identifies one reservation of a slot
+	Holder    = "holder"    // a slot's holder, "<allocation id>/<task>", once it is known
+	Kept      = "kept"      // how long the trash keeps the dataset, as a time.Duration; without this tag there is no limit
 	Passed    = "passed"    // how much of Kept has passed
-	From      = "from"      // of an adopted dataset: its previous name
+	From      = "from"      // previous name of an adopted dataset
 
-	// Adopt is the key of a dataset that waits for a volume: a random text that only root of this
-	// node has seen. A new volume whose parameter "adopt" is the key gets this dataset instead of
-	// an empty one. The tag stays, so the same call can be repeated.
+	// Adopt is the key of a dataset that waits for a volume: a random text that only root of this node has seen. A new
+	// volume whose parameter "adopt" is the key gets this dataset instead of an empty one. As a volume, the dataset keeps
+	// the tag: if the create fails, the dataset waits again, for the same key.
 	Adopt = "adopt"
 )
 
@@ -58,24 +58,24 @@ const (
 type Dataset struct {
 	Name    string
 	Path    string // current mount point; empty if it is not mounted
-	Place   string // property mountpoint: a path, or "none" or "legacy"
+	Place   string // ZFS property mountpoint: a path, "none" or "legacy"
 	Created time.Time
 	Tags    Tags
 	Limits
 	Usage
 }
 
-// IsVolume reports whether the dataset is a volume of Nomad, with or without a record: not in the trash, and not
-// waiting.
+// IsVolume reports whether the dataset has the name and tags of a Nomad volume, and so neither is in the trash nor
+// waits. The volume may have lost its record.
 func (d Dataset) IsVolume() bool {
 	return d.Tags[Kind] == "volume" && d.Name == VolumeName(d.Tags[Namespace], d.Tags[ID])
 }
 
-// Waits reports whether the dataset waits for a volume that is created with its key (Adopt).
+// Waits reports whether the dataset waits for a new volume that has its key (Adopt).
 func (d Dataset) Waits() bool { return d.Tags[Adopt] != "" && !d.IsVolume() }
 
-// Left returns how long the trash still keeps the dataset, in whole seconds, and the passed time that its tags record.
-// If ends is false, the trash keeps the dataset until an operator empties the trash.
+// Left returns how long the trash still keeps the dataset, in whole seconds, and the value of the tag Passed. If ends
+// is false, the trash keeps the dataset until an operator empties the trash.
 func (d Dataset) Left() (left, passed time.Duration, ends bool, err error) {
 	if d.Tags[Kept] == "" {
 		return 0, 0, false, nil
@@ -91,20 +91,20 @@ func (d Dataset) Left() (left, passed time.Duration, ends bool, err error) {
 	return max(0, kept-passed).Truncate(time.Second), passed, true, nil
 }
 
-// Usage in bytes.
+// Usage is the space that a dataset uses, in bytes.
 type Usage struct {
-	Data      int64 // counts against Limits.Data
-	Snapshots int64 // used by snapshots alone
+	Data      int64 // space that counts against Limits.Data
+	Snapshots int64 // space that only snapshots use
 }
 
 // Look is the state of a root at one time.
 type Look struct {
 	Space    Space
-	Datasets []Dataset // made by this package, in order of name
-	Problem  error     // why no dataset can be made or used now, as from Check
+	Datasets []Dataset // those made by this package, sorted by name
+	Problem  error     // why datasets can't be made or used now, or nil
 }
 
-// Space of a file system in bytes.
+// Space is the space of a file system, in bytes.
 type Space struct{ Size, Free int64 }
 
 // Errors that this package wraps.

@@ -23,22 +23,22 @@ import (
 	"time"
 )
 
-// Engine manages the datasets below one root. A name is a dataset's path below the root, one or two components
-// joined by a slash. Callers hold the dataset's lock for every change and pass its context (Engine.Lock); other
-// datasets may be changed at the same time, even by other processes. A killed method can be called again.
+// Engine manages the datasets below one root. A name is a dataset's path below the root: one or two components, joined
+// by a slash. For a change, the caller holds the dataset's lock and passes the context that Lock returned. Different
+// datasets can be changed at the same time, also by different processes. After a kill, the same call can be repeated.
 //
-// Only this package mounts a dataset: canmount=noauto excludes it from "zfs mount -a" at boot, so a dataset in
-// the trash stays unmounted. The parents (<root>/<namespace> and so on) are never mounted and have no mount
-// point to inherit.
+// Only this package mounts a dataset: canmount=noauto excludes it from "zfs mount -a" at boot, so a dataset in the
+// trash stays unmounted. The parents (<root>/<namespace> and so on) are never mounted and have no mount point to
+// inherit.
 //
-// The tags are one user property, set when a dataset is created. An inherited value is ignored, because a
-// dataset that another tool makes below a dataset of this package inherits the tags.
+// The tags of a dataset are one user property, set when the dataset is created. Inherited tags are ignored: a dataset
+// that another tool makes below one of this package inherits its tags.
 type Engine struct {
 	// Locks is a directory that only root can change, shared by all processes that use this root.
 	Locks string
 
 	program program
-	root    string // dataset
+	root    string // full ZFS name
 }
 
 // Open returns the engine of a root such as "tank/nomad". Path is the absolute path of the zfs program.
@@ -53,7 +53,7 @@ func poolOf(full string) string {
 	return pool
 }
 
-// component is a part of a name. It can't begin with a dot: folders with such names are reserved for this package.
+// component matches one component of a name. It can't begin with a dot: only this package's own folders do.
 var component = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:+-]{0,199}$`)
 
 // full returns a dataset's full ZFS name.
@@ -65,7 +65,7 @@ func (e *Engine) full(name string) (string, error) {
 		return "", fmt.Errorf("%q can't be the name of a dataset", name)
 	}
 	full := e.root + "/" + name
-	if len(full) > 200 { // ZFS's limit is 255 with a snapshot's name
+	if len(full) > 200 { // ZFS limits the full name of a snapshot to 255
 		return "", fmt.Errorf("%q can't be the name of a dataset: it is too long below the root %s", name, e.root)
 	}
 	return full, nil
@@ -85,7 +85,7 @@ func (e *Engine) Find(ctx context.Context, name string, tags Tags) (Dataset, err
 	return d, nil
 }
 
-// Folders below a root whose names no namespace can have.
+// Folders of this package below a root. No namespace can have such a name.
 const (
 	slotsDir = ".slots"
 	trashDir = ".trash"
@@ -99,11 +99,11 @@ func VolumeName(namespace, id string) string { return namespace + "/" + id }
 // SlotName returns the name of the dataset for one reservation of a slot.
 func SlotName(slot, lease string) string { return slotsDir + "/" + slot + "." + lease }
 
-// Discard moves a dataset to the trash. The caller holds its lock. Package trash destroys the dataset after it has
-// seen the dataset there for the time keep; if keep is 0, the dataset stays until an operator empties the trash.
-// A second call returns ErrNotFound. If the dataset is in use, it stays in place, and the error is ErrInUse.
+// Discard moves a dataset to the trash. The caller holds the dataset's lock. While the dataset is in use, Discard
+// leaves it in place and returns ErrInUse. A second call returns ErrNotFound. Package trash destroys the dataset once
+// it has seen the dataset there for the time keep; if keep is 0, the dataset stays until an operator empties the trash.
 func (e *Engine) Discard(ctx context.Context, name string, keep time.Duration) error {
-	// without the tag Adopt, the dataset waits for no volume: its key is no longer secret, because Nomad has shown it
+	// Nomad has shown the key of an adopted volume: without the tag Adopt, nobody can adopt the dataset with that key
 	tags := Tags{Kept: "", Passed: "", Adopt: ""}
 	if keep > 0 {
 		tags[Kept] = keep.String()
@@ -115,8 +115,8 @@ func (e *Engine) Discard(ctx context.Context, name string, keep time.Duration) e
 	return e.Rename(ctx, name, fmt.Sprintf("%s/%s.%s", trashDir, base, time.Now().UTC().Format("20060102T150405.000Z")))
 }
 
-// TrashLock returns the lock's key for a dataset in the trash. It differs from the key of the volume or
-// slot that the dataset was, so destroying the dataset does not delay calls for the volume or slot.
+// TrashLock returns the key of a dataset in the trash, for Lock. The volume or slot that the dataset was has another
+// key, so calls for the volume or slot need not wait until the dataset is destroyed.
 func TrashLock(name string) string {
 	_, base, _ := strings.Cut(name, "/")
 	return base

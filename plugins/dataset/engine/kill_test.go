@@ -24,19 +24,19 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
-// call is a call of an operation, made by a process that is killed.
+// call describes a call of an operation, for a process that the test kills.
 type call struct {
 	Operation     string
 	Program, Root string
 	Name, To, Dir string
 }
 
-// stepVar has a call as JSON, for a process of the test binary that will be killed.
+// stepVar names a variable that contains a call as JSON. With it, the test binary makes the call and exits.
 const stepVar = "DATASET_CALL"
 
 func init() {
 	if os.Getenv(stepVar) != "" {
-		runtime.LockOSThread() // to the main thread, which strace traces
+		runtime.LockOSThread() // makes the call on the main thread, the only one that strace traces
 	}
 }
 
@@ -77,13 +77,13 @@ func (c call) do(ctx context.Context) error {
 	return err
 }
 
-// killed is an operation that is killed at each of its steps. Before the operation, the
-// dataset Name has the content "two", and a snapshot "s1" with the content "one".
+// killed is an operation that is killed at each of its steps. Before the operation, the file of the dataset Name
+// contains "two", and the file in its snapshot "s1" contains "one".
 type killed struct {
 	operation string
-	done      error // the error of a second call after a completed first call
-	// check is called after a kill, and a second time, with done, after the next call. Its arguments
-	// are the contents of the files of the datasets, "" if the dataset does not exist.
+	done      error // error of a call after the operation has succeeded, or nil
+	// check verifies the state after the interrupted call, and then, with done, after a second call. name, to and trash
+	// are the contents of the files of these datasets, or "" if a dataset does not exist.
 	check func(t *testing.T, done bool, name, to, trash string)
 }
 
@@ -113,8 +113,8 @@ var kills = []killed{
 	}},
 }
 
-// changes are the system calls at which a process that changes a dataset is killed: those that change
-// files, and the one that starts a program.
+// changes are the system calls before which a process is killed: those that change files, and clone, which starts a
+// program.
 var changes = []string{"mkdirat", "symlinkat", "unlinkat", "renameat", "renameat2", "clone", "flock"}
 
 // The test kills the process of an operation before each of its changes, and then runs the operation
@@ -183,8 +183,8 @@ kill -9 $$
 	})
 }
 
-// eachKilled runs a test for each operation, on each file system. The test gets a function that prepares
-// datasets, interrupts the operation, and calls it again.
+// eachKilled runs a test for each operation, on each implementation of ZFS. attempt prepares datasets, calls interrupt
+// to start and kill the operation, and then calls the operation again.
 func eachKilled(t *testing.T,
 	run func(t *testing.T, attempt func(interrupt func(call) (killed bool)) (killed bool)),
 ) {
@@ -213,7 +213,7 @@ func (k killed) attempt(t *testing.T, c column, interrupt func(call) bool) (kill
 	look := func(done bool) {
 		t.Helper()
 		trash := ""
-		for _, n := range c.list(t) { // first, in the state after the kill
+		for _, n := range c.list(t) { // lists before content mounts the datasets
 			if strings.HasPrefix(n, ".trash/") {
 				must.Eq(t, "", trash)
 				trash = n
@@ -228,7 +228,7 @@ func (k killed) attempt(t *testing.T, c column, interrupt func(call) bool) (kill
 	look(true)
 	for all := c.list(t); len(all) > 0; all = c.list(t) {
 		for _, n := range all {
-			if err := c.Destroy(t.Context(), n); !errors.Is(err, engine.ErrHasClones) { // the clone must be destroyed first
+			if err := c.Destroy(t.Context(), n); !errors.Is(err, engine.ErrHasClones) { // destroyed later, after its clone
 				must.NoError(t, err)
 			}
 		}
@@ -251,14 +251,14 @@ func (k killed) prepare(t *testing.T, c column, todo call) {
 	}
 	write(t, path, "file", "two")
 	switch k.operation {
-	case "adopt": // as if made by another tool
+	case "adopt": // without tags, the dataset looks like another tool's
 		zfsfusetest.Unmount(t, path)
 		run(t, c.pool.Program, "inherit", "outrider:dataset", c.pool.Root+"/"+todo.Name)
 	}
 }
 
-// content returns the content of a dataset's file, "empty" without a file, and "" without a dataset. It
-// verifies the limit and the tags.
+// content returns what the file of a dataset contains: "empty" without a file, "theirs" if the dataset has no tags, and
+// "" without a dataset. It verifies the limit and the tags.
 func (k killed) content(t *testing.T, c column, name string) string {
 	t.Helper()
 	if name == "" {

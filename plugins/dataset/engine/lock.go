@@ -26,7 +26,7 @@ const LockDir = "/run/outrider/dataset/locks"
 // lock is the lock of a dataset, held by this process.
 type lock struct {
 	*os.File
-	hangs atomic.Bool // a program that also holds the lock was abandoned
+	hangs atomic.Bool // an abandoned program may still hold the lock
 }
 
 // locksKey is the key of a context's locks.
@@ -38,9 +38,9 @@ func locks(ctx context.Context) []*lock {
 	return held
 }
 
-// Lock waits, at most for wait, until no other goroutine or process holds the lock of key, a volume's or slot's id.
-// Programs started with the returned context hold it, too: the kernel may execute their last system call even after
-// they and this process were killed. The lock ends after unlock or this process's end, and never before these programs.
+// Lock waits, for at most the duration wait, for the lock of key, a volume's or slot's id. Programs started with the
+// returned context also hold the lock, because the kernel may execute their last system call even after they and this
+// process were killed. The lock is free again after unlock or the end of this process, once these programs have ended.
 func (e *Engine) Lock(ctx context.Context, key string, wait time.Duration) (context.Context, func(), error) {
 	if key == "" || strings.ContainsAny(key, "/\x00") || strings.HasPrefix(key, ".") {
 		return nil, nil, fmt.Errorf("%q can't be the id of a dataset", key)
@@ -79,8 +79,8 @@ func (e *Engine) Lock(ctx context.Context, key string, wait time.Duration) (cont
 	}
 }
 
-// flock locks a file or directory, or fails with EWOULDBLOCK. It fails with ErrNotExist if the file is no
-// longer at its path, because the previous owner of the lock may have removed it.
+// flock locks a file, or fails with EWOULDBLOCK if the lock is held. It fails with ErrNotExist if the file is no longer
+// at its path: the previous holder of the lock may have removed it.
 func flock(f *os.File) error {
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return os.NewSyscallError("flock", err)
@@ -96,7 +96,7 @@ func flock(f *os.File) error {
 	return err
 }
 
-// SweepLocks removes the lock files of killed processes.
+// SweepLocks removes the lock files that killed processes have left.
 func (e *Engine) SweepLocks() {
 	files, _ := os.ReadDir(e.Locks)
 	for _, f := range files {

@@ -21,7 +21,8 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
-// The variables make the test binary hold a lock in a directory until it is killed, and run a program with the lock.
+// With lockVar, a directory, the test binary locks "key" there and holds the lock until it is killed. With programVar
+// it also runs this program with the lock.
 const (
 	lockVar    = "DATASET_LOCK"
 	programVar = "DATASET_PROGRAM"
@@ -42,7 +43,7 @@ func holdLock() int {
 	return 0
 }
 
-func TestLock_EndsWithItsProcess(t *testing.T) {
+func TestLock_IsReleasedWhenItsProcessEnds(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "locks")
 	e := &engine.Engine{Locks: dir}
 	cmd := exec.Command("/proc/self/exe")
@@ -64,7 +65,7 @@ func TestLock_EndsWithItsProcess(t *testing.T) {
 	e.SweepLocks()
 	files, err := os.ReadDir(dir)
 	must.NoError(t, err)
-	must.SliceLen(t, 1, files) // the lock that is held
+	must.SliceLen(t, 1, files) // the lock of the other process
 	must.NoError(t, cmd.Process.Kill())
 	_ = cmd.Wait()
 	e.SweepLocks()
@@ -77,8 +78,9 @@ func TestLock_EndsWithItsProcess(t *testing.T) {
 	must.SliceEmpty(t, entries(t, dir))
 }
 
-// The kernel executes the last system call of a program even after the program and the process that ran it were killed.
-func TestLock_EndsWithItsPrograms(t *testing.T) {
+// A program holds the lock until its end, because the kernel executes the program's last system call even after the
+// program and the process that ran it were killed.
+func TestLock_IsKeptUntilItsProgramsEnd(t *testing.T) {
 	t.Parallel() // the test waits for a program that hangs
 	for name, end := range map[string]func(t *testing.T, locks, program string, works func()){
 		"a process was killed": func(t *testing.T, locks, program string, works func()) {

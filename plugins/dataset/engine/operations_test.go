@@ -27,7 +27,7 @@ import (
 
 const mib = 1 << 20
 
-// operations test the methods of Engine, on every file system.
+// operations test the methods of Engine, on each implementation of ZFS.
 var operations = []struct {
 	method, does string
 	run          func(t *testing.T, c column)
@@ -232,7 +232,7 @@ var operations = []struct {
 		if c.kind == "zfs" {
 			must.NoError(t, c.Snapshot(t.Context(), name, "s1"))
 			write(t, path, "file", "kept since")
-			for range 2 { // in place, and in the trash
+			for range 2 { // first in place, then in the trash
 				must.ErrorIs(t, c.Rollback(t.Context(), in, "s1"), engine.ErrInUse)
 				must.ErrorIs(t, c.Destroy(t.Context(), in), engine.ErrInUse)
 				must.Eq(t, []string{"s1"}, c.snapshots(t, in))
@@ -352,7 +352,7 @@ var operations = []struct {
 		must.ErrorIs(t, err, engine.ErrHasClones)
 		must.StrContains(t, err.Error(), " is the origin of "+c.pool.Root+"/"+to)
 		must.Eq(t, "three", read(t, c.mount(t, to), "file"))
-		must.NoError(t, c.Destroy(t.Context(), to)) // before its origin
+		must.NoError(t, c.Destroy(t.Context(), to)) // a clone must be destroyed before its origin
 	}},
 	{"Clone", "and its origin can have snapshots", func(t *testing.T, c column) {
 		name, to := c.name(), c.name()
@@ -450,7 +450,7 @@ var operations = []struct {
 		must.NoError(t, err)
 		must.NoError(t, c.Snapshot(t.Context(), name, "s"))
 		c.soon(t, name, func(d engine.Dataset) bool { return d.Usage.Data >= 14*mib })
-		written, err := fill(t, path, 14*mib) // overwrites blocks that the snapshot holds
+		written, err := fill(t, path, 14*mib) // the snapshot keeps the overwritten blocks
 		must.ErrorIs(t, err, unix.EDQUOT)
 		must.Less(t, 12*mib, written)
 		run(t, c.pool.Program, "destroy", c.pool.Root+"/"+name+"@s")
@@ -499,7 +499,7 @@ func TestEngine_Operations(t *testing.T) {
 	})
 }
 
-// foreign makes a dataset without this package.
+// foreign makes a dataset with the zfs program alone, so the dataset has no tags.
 func foreign(t *testing.T, c column) (name string) {
 	t.Helper()
 	name = c.name()
@@ -527,7 +527,7 @@ func oneSentence(t testing.TB, err error) {
 	must.StrNotContains(t, err.Error(), "\n")
 }
 
-// process runs lines of shell, and then sleeps.
+// process starts a shell that runs the lines and then sleeps. It returns after the lines were run.
 func process(t *testing.T, attributes *unix.SysProcAttr, lines string, args ...string) (pid int, stop func()) {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", append([]string{"-ec", lines + "\necho ready\nexec sleep 1000", "sh"}, args...)...)

@@ -18,16 +18,16 @@ import (
 	"time"
 )
 
-// program is a ZFS program, used for one pool.
+// program is zfs or zpool, run for one pool.
 type program struct {
-	path string        // absolute
-	hung *atomic.Int32 // calls for the pool that hang in the kernel
+	path string        // absolute path
+	hung *atomic.Int32 // number of programs that hang in the kernel, for this pool
 }
 
 // programLimit is the timeout of one call.
 const programLimit = 45 * time.Second
 
-// failure is the reason that a program wrote to stderr.
+// failure is the error of a program, with the line of stderr that has the reason.
 type failure struct{ program, line string }
 
 func (f *failure) Error() string { return f.program + ": " + f.line }
@@ -66,10 +66,10 @@ func (p program) run(ctx context.Context, args ...string) (string, error) {
 	return "", fmt.Errorf("%s: %w", what, err)
 }
 
-// maxHung limits a pool's programs that hang in the kernel: at the limit, no other program is started.
+// maxHung is the number of hanging programs at which no other program is started for the same pool.
 const maxHung = 8
 
-// hung counts the hanging programs in an *atomic.Int32 per pool, so a pool that hangs does not block other pools.
+// hung maps a pool to the number of its hanging programs, an *atomic.Int32: they must not block other pools.
 var hung sync.Map
 
 func hungIn(pool string) *atomic.Int32 {
@@ -77,8 +77,8 @@ func hungIn(pool string) *atomic.Int32 {
 	return n.(*atomic.Int32)
 }
 
-// wait starts a program, in the caller's thread, and waits for its exit. A program that hangs in the kernel
-// although it was killed is abandoned after 5 seconds.
+// wait starts a program, in the caller's thread, and waits until it exits. If the context ends, the program is killed.
+// If the program still hangs in the kernel 5 seconds later, it is abandoned.
 func (p program) wait(ctx context.Context, cmd *exec.Cmd) error {
 	if p.hung.Load() >= maxHung {
 		return fmt.Errorf("%d calls of %s hang (see: zpool status): %w", maxHung, cmd.Path, ErrUnavailable)
@@ -96,7 +96,7 @@ func (p program) wait(ctx context.Context, cmd *exec.Cmd) error {
 	select {
 	case err := <-ended:
 		return err
-	case <-time.After(5 * time.Second): // the program was killed, and its pipes were closed
+	case <-time.After(5 * time.Second): // the program was killed, but has not ended
 		p.hung.Add(1)
 		for _, l := range locks(ctx) {
 			l.hangs.Store(true)
@@ -109,7 +109,7 @@ func (p program) wait(ctx context.Context, cmd *exec.Cmd) error {
 	}
 }
 
-// reason returns the line with a program's error: zfs may print advice after it.
+// reason returns the line of stderr that has the error: after it, zfs may print advice.
 func reason(text string) string {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	for _, line := range lines {

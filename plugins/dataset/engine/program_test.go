@@ -17,13 +17,13 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// Programs that hang even when killed, as on a failed disk, are limited, and do not delay calls for another pool.
+// Programs that hang even when killed, as on a failed disk, are limited in number, and delay no other pool.
 func TestRun_HangingPoolDelaysNoOtherPool(t *testing.T) {
 	t.Parallel() // the test waits for programs that hang
 	dir := t.TempDir()
 	hangs, path := filepath.Join(dir, "hangs"), filepath.Join(dir, "zfs")
 	must.NoError(t, os.WriteFile(hangs, nil, 0o600))
-	// the child of the killed program keeps the program's output open
+	// the killed program seems to hang, because its child keeps its output open
 	script := fmt.Sprintf(`#!/bin/sh
 case "$*" in *slow/*) (: >%[2]q.$$; while [ -e %[1]q ]; do sleep 0.1; done) & wait ;; esac
 echo answer

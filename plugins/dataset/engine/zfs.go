@@ -15,7 +15,7 @@ import (
 	"strings"
 )
 
-// tagProperty is the user property with the tags, in JSON.
+// tagProperty is the user property of ZFS that contains the tags, as JSON.
 const tagProperty = "outrider:dataset"
 
 // Check returns an error if datasets can't be made or used now, for example because the pool is not imported,
@@ -49,7 +49,7 @@ func (e *Engine) usable(root properties) error {
 	return nil
 }
 
-// noRoot returns the error of a command that did not find the root, with the remedy.
+// noRoot adds the cause and the remedy to the error of a command that failed for the root.
 func (e *Engine) noRoot(ctx context.Context, err error) error {
 	if errors.Is(err, ErrUnavailable) || ctx.Err() != nil { // the zfs program itself failed, or took too long
 		return unavailable(err)
@@ -120,7 +120,8 @@ func (e *Engine) get(ctx context.Context, name string) (properties, error) {
 	return found[0], nil
 }
 
-// missing returns the error of a command that did not find a dataset.
+// missing returns ErrNotFound if a command failed only because the dataset does not exist, and otherwise
+// ErrUnavailable.
 func (e *Engine) missing(ctx context.Context, full string, err error) error {
 	switch {
 	case !strings.Contains(err.Error(), "does not exist"): // other failures do not prove that the dataset is missing
@@ -143,7 +144,7 @@ func (e *Engine) Create(ctx context.Context, name string, s Spec) (string, error
 	return e.make(ctx, name, s, "create")
 }
 
-// Clone makes a dataset with the content of a snapshot.
+// Clone is like Create, but the new dataset, to, has the content of a snapshot of the dataset name.
 func (e *Engine) Clone(ctx context.Context, name, snapshot, to string, s Spec) (string, error) {
 	p, err := e.get(ctx, name)
 	if err != nil {
@@ -156,7 +157,7 @@ func (e *Engine) Clone(ctx context.Context, name, snapshot, to string, s Spec) (
 	return e.make(ctx, to, s, "clone", from)
 }
 
-// make runs one command that makes a dataset with all its properties, and mounts it.
+// make makes a dataset with all its properties by one command, "create" or "clone", and mounts it.
 func (e *Engine) make(ctx context.Context, name string, s Spec, command string, of ...string) (string, error) {
 	full, err := e.full(name)
 	if err != nil {
@@ -178,7 +179,7 @@ func (e *Engine) make(ctx context.Context, name string, s Spec, command string, 
 	if dir == "" {
 		return "", nil
 	}
-	// the dataset is made first, and its mountpoint names the directory: after a kill the clean-up finds both
+	// mounted only now: a clean-up after a kill finds the dataset, and the directory in its property mountpoint
 	err = e.mount(ctx, full, dir)
 	if err != nil {
 		return "", also(err, cmp.Or(e.do(context.WithoutCancel(ctx), "destroy", full), removeMountDir(dir)))
@@ -186,7 +187,7 @@ func (e *Engine) make(ctx context.Context, name string, s Spec, command string, 
 	return s.Dir, nil
 }
 
-// taken returns ErrExists or ErrForeign if a dataset of this name exists, or else nil.
+// taken returns ErrExists or ErrForeign if a dataset of this name exists, and otherwise nil.
 func (e *Engine) taken(ctx context.Context, name string) error {
 	p, err := e.get(ctx, name)
 	if err == nil {
@@ -219,8 +220,8 @@ func (e *Engine) makeParent(ctx context.Context, full string) error {
 	return nil
 }
 
-// checkFolder returns an error if nothing may be made below a dataset. A dataset that was received with the name of a
-// namespace's folder can only be adopted: its owner may destroy or replace it with everything below it.
+// checkFolder returns an error if p is not a folder for datasets. Another tool may have made a dataset with the name of
+// a namespace. Nothing is made below such a dataset: its owner may destroy or replace it with everything below it.
 func checkFolder(p properties) error {
 	if p.value("canmount") == "off" && p.tags() == nil {
 		return nil
@@ -231,7 +232,7 @@ func checkFolder(p properties) error {
 
 // options returns the options for the creation of a dataset.
 func (s Spec) options(dir string) (options []string) {
-	// explicit, because anyone may have made the parent: a task must not leave setuid programs or device nodes
+	// not inherited, because the parent may be another tool's: a task must not leave setuid programs or device nodes
 	properties := []string{"devices=off", "setuid=off", "canmount=noauto", "mountpoint=" + cmp.Or(dir, "none")}
 	for _, property := range slices.Concat(properties, s.limits(), []string{s.Tags.encode()}) {
 		options = append(options, "-o", property)
@@ -266,7 +267,7 @@ func (e *Engine) Tag(ctx context.Context, name string, t Tags) error {
 	return e.do(ctx, "set", p.tags().With(t).encode(), p.full)
 }
 
-// Resize changes the limits. If more space is in use it returns ErrTooSmall and changes nothing.
+// Resize changes the limits. If more space is in use, it returns ErrTooSmall and changes nothing.
 func (e *Engine) Resize(ctx context.Context, name string, l Limits) error {
 	p, err := e.get(ctx, name)
 	if err != nil {
@@ -276,13 +277,13 @@ func (e *Engine) Resize(ctx context.Context, name string, l Limits) error {
 		return e.do(ctx, slices.Concat([]string{"set"}, l.limits(), []string{p.full})...)
 	}
 	if err := set(ctx, l); err != nil {
-		return also(err, set(context.WithoutCancel(ctx), p.dataset(name, nil).Limits)) // one of the two limits may be set
+		return also(err, set(context.WithoutCancel(ctx), p.dataset(name, nil).Limits)) // restores both: one may have changed
 	}
 	return nil
 }
 
-// Destroy removes a dataset with its snapshots, if it exists. It returns ErrInUse if the dataset can't
-// be unmounted, is mounted elsewhere or has a held snapshot, and ErrHasClones if clones depend on it.
+// Destroy removes a dataset with its snapshots, if it exists. It returns ErrHasClones if clones depend on the dataset.
+// It returns ErrInUse if the dataset can't be unmounted, has another mount, or has a held snapshot.
 func (e *Engine) Destroy(ctx context.Context, name string) error {
 	p, err := e.get(ctx, name)
 	if errors.Is(err, ErrNotFound) {
@@ -299,7 +300,7 @@ func (e *Engine) Destroy(ctx context.Context, name string) error {
 		return err
 	}
 	err = mountedElsewhere(p)
-	if err == nil { // -r is for the snapshots: dependents has shown that nothing else is below p
+	if err == nil { // -r destroys the snapshots: dependents found nothing else below
 		err = e.held(ctx, p.full, e.do(ctx, "destroy", "-r", p.full))
 	}
 	if err != nil {
@@ -308,7 +309,7 @@ func (e *Engine) Destroy(ctx context.Context, name string) error {
 	return nil
 }
 
-// held adds the held snapshots to the error of a failed destroy: zfs reports only that a snapshot is busy.
+// held adds the names of held snapshots to the error of a destroy, because zfs reports only that a snapshot is busy.
 func (e *Engine) held(ctx context.Context, full string, err error) error {
 	if !errors.Is(err, ErrInUse) {
 		return err
@@ -346,9 +347,9 @@ func (e *Engine) dependents(ctx context.Context, full string) error {
 	return nil
 }
 
-// Rename moves a dataset, with its snapshots, to a new name below the root. Afterwards, the dataset is unmounted. If
-// the kernel reports the dataset as busy, Rename returns ErrInUse and changes nothing. OpenZFS renames a dataset that
-// is mounted only in other mount namespaces: processes there keep their files.
+// Rename moves a dataset, with its snapshots, to a new name below the root, and leaves it unmounted. It returns
+// ErrInUse and changes nothing if the kernel reports the dataset as busy. OpenZFS also renames a dataset that is
+// mounted in other mount namespaces: processes there keep their files.
 func (e *Engine) Rename(ctx context.Context, from, to string) error {
 	target, err := e.full(to)
 	if err != nil {
@@ -387,7 +388,7 @@ func (e *Engine) snapshot(ctx context.Context, p properties, snapshot string) (s
 	return full, nil
 }
 
-// snapshotName allows only characters without a meaning in the lists and ranges of "zfs destroy".
+// snapshotName returns a snapshot's full ZFS name. It refuses characters that mean a list or range in "zfs destroy".
 func snapshotName(full, snapshot string) (string, error) {
 	if !component.MatchString(snapshot) {
 		return "", fmt.Errorf("%q can't be the name of a snapshot: use letters, digits, dashes, dots, colons and "+
@@ -415,9 +416,9 @@ func (e *Engine) Snapshot(ctx context.Context, name, snapshot string) error {
 	return nil
 }
 
-// Rollback returns a dataset to its last snapshot. If later snapshots or bookmarks exist it returns
-// ErrLaterSnapshots and changes nothing. It returns ErrInUse if the dataset can't be unmounted or is mounted
-// elsewhere: zfs itself would roll back even open files.
+// Rollback restores a dataset to its last snapshot. If later snapshots or bookmarks exist, it returns ErrLaterSnapshots
+// and changes nothing. It returns ErrInUse if the dataset can't be unmounted or has another mount: zfs would change
+// even open files.
 func (e *Engine) Rollback(ctx context.Context, name, snapshot string) error {
 	p, err := e.get(ctx, name)
 	if err != nil {

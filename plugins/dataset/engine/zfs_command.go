@@ -25,7 +25,7 @@ func (e *Engine) run(ctx context.Context, args ...string) (string, error) {
 	return e.program.run(ctx, args...)
 }
 
-// do runs zfs for a change, and adds the matching error of this package, if any, to its error.
+// do runs zfs for a change. Its error wraps the matching error of this package, if any.
 func (e *Engine) do(ctx context.Context, args ...string) error {
 	_, err := e.run(ctx, args...)
 	return ours(err)
@@ -59,7 +59,7 @@ func ours(err error) error {
 	return err
 }
 
-// also appends the message of another error, if any.
+// also joins two errors into one line. Either may be nil.
 func also(err, other error) error {
 	if err == nil || other == nil {
 		return errors.Join(err, other)
@@ -75,8 +75,8 @@ func unavailable(err error) error {
 	return fmt.Errorf("%w: %w", err, ErrUnavailable)
 }
 
-// suspended returns an error if OpenZFS has suspended the pool after I/O errors. A command would then
-// hang in the kernel, unkillable.
+// suspended returns an error if OpenZFS has suspended the pool after I/O errors: a command would hang in the kernel,
+// and could not be killed.
 func (e *Engine) suspended() error {
 	pool := poolOf(e.root)
 	state, err := os.ReadFile(filepath.Join("/proc/spl/kstat/zfs", pool, "state"))
@@ -86,18 +86,18 @@ func (e *Engine) suspended() error {
 	return nil
 }
 
-// properties of one dataset or snapshot.
+// properties has the properties of one dataset or snapshot.
 type properties struct {
 	full   string
 	values map[string]struct{ value, source string }
 }
 
-// queried are the properties that this package reads. Properties of other tools may contain newlines.
+// queried are the properties that this package reads. It does not read all, because others may contain newlines.
 const queried = "type,mountpoint,canmount,creation,readonly,quota,refquota,used,referenced,usedbysnapshots,available," +
 	tagProperty + ",keystatus,encryptionroot,objsetid,receive_resume_token"
 
-// properties returns the properties of a dataset and of its descendants to that depth, including the snapshots
-// of datasets above the last level.
+// properties returns the properties of a dataset, and of the datasets up to depth levels below it. Datasets above the
+// last level are followed by their snapshots.
 func (e *Engine) properties(ctx context.Context, depth int, full string) ([]properties, error) {
 	args := []string{"get", "-Hp", "-o", "name,property,value,source"}
 	if depth > 0 {
@@ -132,7 +132,7 @@ func (p properties) bytes(property string) int64 {
 	return n
 }
 
-// tags returns the tags that were set on this dataset itself, but no inherited tags and none received by a stream.
+// tags returns the tags that were set on this dataset itself, or nil. Inherited and received properties do not count.
 func (p properties) tags() Tags {
 	var tags Tags
 	if own := p.values[tagProperty]; own.source == "local" && json.Unmarshal([]byte(own.value), &tags) == nil {

@@ -43,7 +43,7 @@ func (e *Engine) Mount(ctx context.Context, name, dir string) (string, error) {
 			return "", err
 		}
 	}
-	for _, want := range [][2]string{{"canmount", "noauto"}, {"mountpoint", at}} { // canmount must be first
+	for _, want := range [][2]string{{"canmount", "noauto"}, {"mountpoint", at}} { // canmount first, so zfs does not mount
 		if have := p.values[want[0]]; have.value != want[1] || have.source != "local" {
 			if err := e.do(ctx, "set", want[0]+"="+want[1], p.full); err != nil {
 				return "", err
@@ -53,7 +53,7 @@ func (e *Engine) Mount(ctx context.Context, name, dir string) (string, error) {
 	return dir, e.mount(ctx, p.full, at)
 }
 
-// mount mounts a dataset whose property mountpoint is set.
+// mount mounts a dataset at dir. The caller has set the dataset's property mountpoint to dir.
 func (e *Engine) mount(ctx context.Context, full, dir string) error {
 	if verify(full, dir) == nil {
 		return nil
@@ -68,7 +68,7 @@ func (e *Engine) mount(ctx context.Context, full, dir string) error {
 	return nil
 }
 
-// verify returns an error unless the mount at a directory is this dataset's.
+// verify returns an error unless the topmost mount at dir is that of the dataset.
 func verify(full, dir string) error {
 	mounted, err := ownMounts()
 	if err != nil {
@@ -83,10 +83,10 @@ func verify(full, dir string) error {
 	return nil
 }
 
-// unmount unmounts a dataset and removes its mount point: a task that starts now must not get the host's directory
-// instead. It returns a function that mounts the dataset again. If the kernel reports the dataset as busy, or if it has
-// another mount in this namespace, unmount returns ErrInUse and changes nothing. Mounts in other mount namespaces, such
-// as a task's, stay: see mountedElsewhere.
+// unmount unmounts a dataset and removes the mount point: a task that starts now must not get an empty directory of the
+// host. remount mounts the dataset again. If the kernel reports the dataset as busy, or if this mount namespace has
+// another mount of it, unmount returns ErrInUse and changes nothing. Mounts in other mount namespaces, such as a
+// task's, stay: see mountedElsewhere.
 func (e *Engine) unmount(ctx context.Context, p properties) (remount func() error, err error) {
 	mounted, err := ownMounts()
 	if err != nil {
@@ -119,9 +119,9 @@ func (e *Engine) unmount(ctx context.Context, p properties) (remount func() erro
 	return remount, nil
 }
 
-// mountedElsewhere returns ErrInUse if a dataset that was unmounted here is mounted in another mount namespace. A
-// rollback would change files that processes there have open, and "destroy -r" removes the snapshots before the kernel
-// reports the dataset as busy. OpenZFS keeps statistics of a dataset while it is mounted anywhere.
+// mountedElsewhere returns ErrInUse if a dataset that was unmounted here is still mounted in another mount namespace. A
+// rollback would change files that are open there, and "destroy -r" would remove the snapshots before the kernel
+// reports the dataset as busy. OpenZFS has a file with statistics of a dataset while the dataset is mounted anywhere.
 func mountedElsewhere(p properties) error {
 	pool := poolOf(p.full)
 	statistics := fmt.Sprintf("/proc/spl/kstat/zfs/%s/objset-%#x", pool, p.bytes("objsetid"))
@@ -182,8 +182,8 @@ func topAt(mounted []*mountinfo.Info, dir string) (top *mountinfo.Info) {
 	return top
 }
 
-// mountDir makes the parent of dir, which only root and Nomad's user can change, and returns dir without
-// symbolic links.
+// mountDir makes the parent of dir and returns dir without symbolic links. It refuses a parent that can be changed by
+// users other than root and Nomad's.
 func mountDir(dir string) (string, error) {
 	parent, err := owndir.Make(filepath.Dir(dir), 0o711, owndir.Nomad()...)
 	if err != nil {
@@ -192,8 +192,8 @@ func mountDir(dir string) (string, error) {
 	return filepath.Join(parent.Name(), filepath.Base(dir)), parent.Close()
 }
 
-// makeMountDir replaces the directory for a mount. Only root can write to the new directory (mode 0) while nothing is
-// mounted. It fails if dir has files, is mounted or is not a directory.
+// makeMountDir makes dir for a mount, in place of an empty directory. While nothing is mounted, only root can write to
+// it (mode 0). It fails if dir has files, is mounted or is not a directory.
 func makeMountDir(dir string) error {
 	err := unix.Rmdir(dir)
 	if err != nil && err != unix.ENOENT {

@@ -18,8 +18,8 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
-// BenchmarkZFS_Create compares the time that the engine takes to make and mount a dataset with limits with the
-// time of an equivalent "zfs create". Both ways alternate in one run:
+// BenchmarkZFS_Create compares the engine's time to make and mount a dataset with limits, and the time of an equivalent
+// "zfs create". One run alternates between the two:
 //
 //	go test ./engine -run '^$' -bench ZFS -benchtime 100x
 func BenchmarkZFS_Create(b *testing.B) {
@@ -42,7 +42,7 @@ func BenchmarkZFS_Create(b *testing.B) {
 // BenchmarkZFS_Discard compares the time of a move to the trash with the time of "zfs unmount" and "zfs rename".
 func BenchmarkZFS_Discard(b *testing.B) {
 	compare(b, func(b *testing.B, c column) (bare, own func() time.Duration) {
-		used := func() (name string) { // the file makes sure that zfs-fuse has mounted the dataset
+		used := func() (name string) { // writing the file ensures that zfs-fuse has mounted the dataset
 			name = c.name()
 			write(b, c.create(b, name, engine.Limits{Data: 32 * mib}), "file", "x")
 			return name
@@ -52,7 +52,7 @@ func BenchmarkZFS_Discard(b *testing.B) {
 				c.cleanUp(b, to)
 				return took(func() {
 					run(b, c.pool.Program, "unmount", filepath.Join(c.pool.Root, name))
-					rename := func() error { // zfs-fuse is busy for a moment
+					rename := func() error { // may fail at first, while zfs-fuse is busy
 						return exec.Command(c.pool.Program, "rename", filepath.Join(c.pool.Root, name),
 							filepath.Join(c.pool.Root, to)).Run()
 					}
@@ -75,14 +75,14 @@ func compare(b *testing.B, prepare func(b *testing.B, c column) (bare, own func(
 	for kind, open := range columns() {
 		b.Run(kind, func(b *testing.B) {
 			c := open(b)
-			b.Cleanup(func() { // including datasets of bare commands and of the trash
+			b.Cleanup(func() { // destroys all datasets, even in the trash
 				all, err := c.List(context.Background())
 				must.NoError(b, err)
 				for _, d := range all {
 					must.NoError(b, c.Destroy(context.Background(), d.Name))
 				}
 			})
-			c.create(b, c.name(), engine.Limits{}) // with its parents
+			c.create(b, c.name(), engine.Limits{}) // makes the parents, which are not measured
 			bare, own := prepare(b, c)
 			var of [2][]time.Duration
 			for b.Loop() {

@@ -24,7 +24,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
-// The test uses the pools of TestEngine_Operations.
+// The test exports its pool, so it is not parallel to TestEngine_Operations, which may use the same pool (poolsVar).
 func TestZFS_Properties(t *testing.T) {
 	eachColumn(t, func(t *testing.T, c column) {
 		for _, row := range []struct {
@@ -61,7 +61,6 @@ func (c zfsColumn) zpool(t *testing.T, args ...string) string {
 	return run(t, "/usr/sbin/zpool", args...)
 }
 
-// poolName returns the name of the pool.
 func (c zfsColumn) poolName() string {
 	name, _, _ := strings.Cut(c.pool.Root, "/")
 	return name
@@ -71,7 +70,7 @@ func (c zfsColumn) poolName() string {
 func (c zfsColumn) export(t *testing.T) (again func(options ...string)) {
 	t.Helper()
 	device := regexp.MustCompile(`/\S+`).FindString(strings.SplitN(c.zpool(t, "status", c.poolName()), "config:", 2)[1])
-	testsupport.Within(t, time.Minute, func() error { // zfs-fuse is busy for a moment
+	testsupport.Within(t, time.Minute, func() error { // may fail at first, while zfs-fuse is busy
 		return exec.Command("/usr/sbin/zpool", "export", c.poolName()).Run()
 	})
 	return func(options ...string) {
@@ -96,13 +95,13 @@ func trashStaysUnmounted(t *testing.T, c zfsColumn) {
 	trash := c.list(t)[0]
 	must.True(t, engine.InTrash(trash))
 	c.cleanUp(t, trash)
-	must.False(t, testsupport.Exists(path)) // not even the empty directory
+	must.False(t, testsupport.Exists(path)) // Discard has removed the mount point
 
 	zfsfusetest.Unmount(t, c.dir(kept))
 	c.export(t)()
 	c.zfs(t, "mount", "-a")
 	must.False(t, c.isMounted(t, trash))
-	must.False(t, c.isMounted(t, kept)) // only Mount mounts it
+	must.False(t, c.isMounted(t, kept)) // because canmount is noauto
 	must.Eq(t, "kept", read(t, c.mount(t, kept), "file"))
 }
 
@@ -150,7 +149,7 @@ func mountPoints(t *testing.T, c zfsColumn) {
 	must.ErrorContains(t, err, path+" blocks the mount point of a dataset and must be moved away: device or resource")
 	must.NoError(t, syscall.Unmount(path, 0))
 
-	other, err := c.Mount(t.Context(), name, path+"-other") // as another agent would
+	other, err := c.Mount(t.Context(), name, path+"-other") // as another agent would mount it
 	must.NoError(t, err)
 	must.Eq(t, path+"-other", other)
 	must.Eq(t, path, c.mount(t, name))
@@ -173,7 +172,7 @@ func usersMount(t *testing.T, c zfsColumn) {
 		t.Skip(err)
 	}
 	defer fuse.Close()
-	options := fmt.Sprintf("fd=%d,rootmode=40000,user_id=1000,group_id=1000", fuse.Fd()) // as fusermount does
+	options := fmt.Sprintf("fd=%d,rootmode=40000,user_id=1000,group_id=1000", fuse.Fd()) // as fusermount sets them
 	must.NoError(t, syscall.Mount(c.full(name), at, "fuse.zfs", syscall.MS_NOSUID|syscall.MS_NODEV, options))
 	defer func() { must.NoError(t, syscall.Unmount(at, syscall.MNT_DETACH)) }()
 	d, err := c.Get(t.Context(), name)
@@ -240,7 +239,7 @@ func full(t *testing.T, c zfsColumn) {
 	c.create(t, filler, engine.Limits{})
 	l, err := c.Look(t.Context())
 	must.NoError(t, err)
-	for reserve := l.Space.Free - 64*mib; ; reserve -= 64 * mib { // the largest that fits
+	for reserve := l.Space.Free - 64*mib; ; reserve -= 64 * mib { // searches for the largest that fits
 		must.Positive(t, reserve)
 		if exec.Command(c.pool.Program, "set", fmt.Sprint("refreservation=", reserve), c.full(filler)).Run() == nil {
 			break
@@ -248,7 +247,7 @@ func full(t *testing.T, c zfsColumn) {
 	}
 	_, err = fill(t, c.dir(name), 256*mib)
 	must.True(t, isFull(err))
-	d, err := c.Get(t.Context(), name) // operations that free space still work
+	d, err := c.Get(t.Context(), name) // possible although the pool is full
 	must.NoError(t, err)
 	must.Less(t, 257*mib, d.Usage.Data)
 	err = c.Discard(t.Context(), name, 0)
@@ -278,7 +277,8 @@ func reserved(t *testing.T, c zfsColumn) {
 	}
 }
 
-// A property from a received stream counts as one property, even if its value looks like more lines of output.
+// A received stream can set any property. A value that looks like more lines of zfs's output must not count as
+// properties of another dataset.
 func forged(t *testing.T, c zfsColumn) {
 	name := c.name()
 	c.create(t, name, engine.Limits{Data: 32 * mib})
@@ -295,7 +295,7 @@ func forged(t *testing.T, c zfsColumn) {
 	c.zfs(t, "inherit", "outrider:dataset", c.full(theirs))
 }
 
-// A task that starts during a rollback must not get an empty directory of the host.
+// During a rollback the mount point does not exist: a task that starts must not get an empty directory of the host.
 func bare(t *testing.T, c zfsColumn) {
 	name := c.name()
 	path := c.create(t, name, engine.Limits{Data: 32 * mib})

@@ -16,7 +16,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/policy"
 )
 
-func TestVolumes_AreAllowedByTheFile(t *testing.T) {
+func TestExampleVolumes_AreAllowedByTheExamplePolicy(t *testing.T) {
 	path, err := filepath.Abs("dataset.hcl")
 	must.NoError(t, err)
 	f, err := policy.Load(path)

@@ -28,11 +28,11 @@ const (
 	old  = "33333333-3333-3333-3333-333333333333"
 )
 
-// agent is an HTTP server with the default replies of a Nomad agent, which a test can override.
+// agent is an HTTP server that replies as a Nomad agent. A test can replace any reply.
 type agent struct {
 	t       *testing.T
 	mu      sync.Mutex
-	answers map[string]string // by path: a status and a body
+	answers map[string]string // status and body of each reply, by path
 	tokens  []string
 }
 
@@ -141,7 +141,7 @@ func TestView_RefusesIncompleteReplies(t *testing.T) {
 	}
 }
 
-func TestView_IsCompleteIfNothingIsHidden(t *testing.T) {
+func TestView_IsCompleteIfTheTokenSeesEverything(t *testing.T) {
 	for answer, want := range map[string]bool{
 		`200 {"AccessorID":"acls-disabled","Type":"client"}`: true, `200 {"AccessorID":"x","Type":"management"}`: true,
 		`200 {"AccessorID":"anonymous","Type":"client"}`: false, `200 {}`: false,
@@ -187,8 +187,8 @@ func TestView_TrustsOnlyTheConfiguredAuthority(t *testing.T) {
 	must.ErrorContains(t, err, "certificate signed by unknown authority")
 }
 
-// For an allocation in a namespace that the token must not read, Nomad's reply differs from the reply for a
-// missing allocation. Pages of other servers differ, too.
+// Only Nomad's own reply for a missing allocation counts. Nomad replies differently for an allocation in a namespace
+// that the token must not read, and so do other servers for a missing page.
 func TestGone_TrustsOnlyNomadsOwnAnswer(t *testing.T) {
 	t.Parallel()
 	for answer, want := range map[string]bool{

@@ -30,12 +30,12 @@ type API struct {
 // View is the state that the API shows at one time.
 type View struct {
 	Node  string    // the node's id
-	Began time.Time // before the first request: all earlier events are in the view
+	Began time.Time // a time before the first request: the view shows everything that happened earlier
 
 	// Complete means that the token sees every allocation. Otherwise, any allocation may be missing.
 	Complete bool
 
-	Allocations map[string]Allocation // of this node, by id
+	Allocations map[string]Allocation // the allocations of this node, by id
 }
 
 // Allocation is an allocation of this node.
@@ -78,8 +78,8 @@ func (a API) View(ctx context.Context, kind string) (*View, error) {
 	return v, nil
 }
 
-// Gone reports whether an allocation that was seen before no longer exists. An allocation that the token must not read
-// is not gone: Nomad's reply for such an allocation is different.
+// Gone reports whether Nomad no longer has an allocation that a view has shown. It returns false for an allocation that
+// the token must not read, because Nomad's reply then differs.
 func (a API) Gone(ctx context.Context, id, namespace string) (bool, error) {
 	if !policy.IsID(id) {
 		return false, nil
@@ -140,7 +140,7 @@ type allocation struct {
 	}
 }
 
-// read decodes one allocation at a time, because each contains its whole job.
+// read decodes the allocations one at a time to save memory, because each contains its whole job.
 func (v *View) read(d *json.Decoder, kind string) error {
 	if open, err := d.Token(); err != nil || open != json.Delim('[') {
 		return errors.Join(errors.New("it is not a list"), err)

@@ -48,7 +48,7 @@ type Class struct {
 	Slots *Slots `codec:"slots" doc:"Scratch for tasks. Without this block the class has volumes only."`
 }
 
-// Slots are datasets for scratch.
+// Slots defines the datasets that tasks get as scratch.
 type Slots struct {
 	Count    int         `codec:"count" required:"true" min:"1" max:"1000" doc:"Number of slots."`
 	Capacity schema.Size `codec:"capacity" required:"true" min:"1MiB" doc:"Size of a slot."`
@@ -85,8 +85,8 @@ func parse(text string) (*File, error) {
 	return &f, nil
 }
 
-// read also checks each directory and link of the path: a user who can change one of them can replace
-// the file.
+// read returns the text of the file. It also checks each directory and link of the path, because a user who can change
+// one of them can replace the file.
 func read(path string) (string, error) {
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {

@@ -103,7 +103,7 @@ func TestFile_HasDefaults(t *testing.T) {
 }
 
 // A user who can change the file has root's access to all volumes of the node.
-func TestLoad_RefusesAFileThatOthersCanChange(t *testing.T) {
+func TestLoad_RefusesAFileThatOtherUsersCanChange(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root gives files to others")
 	}
@@ -191,11 +191,11 @@ func TestVolume_RefusesInvalidRequests(t *testing.T) {
 		"clone of no name":     {Request{Parameters: p("clone_from", "data@")}, `the parameter clone_from "data@"` + origin},
 		"too large": {Request{Max: 2 << 30, Parameters: p()},
 			`a capacity of 2 GiB is more than class "fast" allows: use at most 1GiB`},
-		"too large, least": {Request{Min: 2 << 30, Max: 3 << 30, Parameters: p()},
+		"too large minimum": {Request{Min: 2 << 30, Max: 3 << 30, Parameters: p()},
 			`a capacity of 3 GiB is more than class "fast" allows: use at most 1GiB`},
 		"too small": {Request{Min: 1000, Parameters: p()},
 			`a capacity of 1000 B is less than class "fast" allows: use at least 16MiB`},
-		"upside down": {Request{Min: 64 << 20, Max: 32 << 20, Parameters: p()},
+		"min above max": {Request{Min: 64 << 20, Max: 32 << 20, Parameters: p()},
 			`capacity_min 64 MiB is above capacity_max 32 MiB: swap them`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -231,7 +231,7 @@ func TestVolume_AppliesClassAndParameters(t *testing.T) {
 	must.NoError(t, err)
 }
 
-func TestLimits_AreTheLargestAllowed(t *testing.T) {
+func TestLimits_UseTheLargestAllowedCapacity(t *testing.T) {
 	f, err := parse(classes)
 	must.NoError(t, err)
 	const mib, gib = 1 << 20, 1 << 30

@@ -20,14 +20,14 @@ import (
 type Request struct {
 	ID, Name, Namespace string
 
-	Min, Max   int64 // the capacity in bytes; 0 if not requested
+	Min, Max   int64 // limits of the capacity in bytes; 0 if not requested
 	Parameters map[string]string
 }
 
 // parameters are the parameters of a volume that its class may allow.
 var parameters = []string{"uid", "gid", "mode", "clone_from"}
 
-// Ids and namespaces become parts of dataset names and file names.
+// Ids and namespaces become parts of dataset names and file names, so only these characters are allowed.
 var (
 	id        = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 	namespace = regexp.MustCompile(`^[A-Za-z0-9-]{1,128}$`)
@@ -39,13 +39,13 @@ func IsID(text string) bool { return id.MatchString(text) }
 // IsNamespace reports whether a text can be the name of a namespace.
 func IsNamespace(text string) bool { return namespace.MatchString(text) }
 
-// Volume describes the volume for a request.
+// Volume describes the volume to make for a request.
 type Volume struct {
 	Class string
-	Spec  engine.Spec // without a directory
+	Spec  engine.Spec // the caller sets Spec.Dir
 	Owner Owner
-	Clone *Origin // nil: the volume is empty
-	Adopt string  // key of the waiting dataset to adopt, or empty
+	Clone *Origin // snapshot whose content the volume gets, or nil
+	Adopt string  // key of the waiting dataset that becomes the volume, or empty
 }
 
 // Owner is the ownership and mode of a volume's directory.
@@ -60,7 +60,7 @@ type Origin struct {
 	Snapshot string
 }
 
-// Volume applies the classes to a request. Its errors are shown to the author of the request.
+// Volume returns the volume for a request, or why the class does not allow it. The request's author sees the error.
 func (f *File) Volume(r Request) (*Volume, error) {
 	name, c, err := f.class(r)
 	if err != nil {
@@ -89,7 +89,7 @@ func (f *File) class(r Request) (string, Class, error) {
 	if known && c.serves(r.Namespace) {
 		return name, c, nil
 	}
-	var may []string // without classes that only other namespaces may use
+	var may []string // classes that the namespace may use
 	for _, other := range slices.Sorted(maps.Keys(f.Classes)) {
 		if f.Classes[other].serves(r.Namespace) {
 			may = append(may, strconv.Quote(other))
@@ -116,8 +116,8 @@ func (c Class) serves(namespace string) bool {
 	})
 }
 
-// Limits returns the limits of a volume in this class. The capacity is high, or low if high is 0, or the class's
-// default if both are 0. With both set, it is the largest capacity from low to high that the class allows.
+// Limits returns the limits of a volume with a capacity from low to high: the largest that the class allows. If only
+// one of low and high is set, it is the capacity; if none is, the capacity is the class's default.
 func (f *File) Limits(class string, low, high int64) (engine.Limits, error) {
 	c, known := f.Classes[class]
 	least, most := c.MinCapacity.Bytes(), c.MaxCapacity.Bytes()
@@ -145,18 +145,18 @@ func (f *File) Limits(class string, low, high int64) (engine.Limits, error) {
 	return c.limits(capacity), nil
 }
 
-// limits returns the limits of a dataset with this capacity and the class's reserve for snapshots.
+// limits returns the limits of a dataset with this capacity, plus the class's reserve for snapshots.
 func (c Class) limits(capacity int64) engine.Limits {
 	return engine.Limits{Data: capacity, Snapshots: capacity / 100 * int64(c.SnapshotReserve)}
 }
 
-// parameters validates the parameters of a volume.
+// parameters validates the parameters of a volume, and returns the owner and the snapshot to clone.
 func (c Class) parameters(class string, all map[string]string) (o Owner, clone *Origin, err error) {
 	mode := c.Mode
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		value := all[name]
 		switch {
-		case name == "class", name == engine.Adopt: // the secret key is the permission to adopt
+		case name == "class", name == engine.Adopt: // adopt is always allowed: its value is a secret
 			continue
 		case !slices.Contains(c.Allow, name):
 			use := "leave it out"

@@ -17,8 +17,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/schema"
 )
 
-// className restricts the names of classes because devices are named after them: "<class>-00" must not
-// be parsed as a number, and a slot's dataset is "<class>-00.<lease>".
+// className matches valid names of classes. The id of a device is "<class>-00", which must not be parsed as a number
+// (as "1e-00" would be), and the dataset of a slot is "<class>-00.<lease>".
 var className = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,62}$`)
 
 // Validate checks the rules that the file's schema can't express.
@@ -94,7 +94,7 @@ var (
 	namespacePattern = regexp.MustCompile(`^[A-Za-z0-9*-]{1,128}$`)
 	octalMode        = regexp.MustCompile(`^[0-3]?[0-7]{3}$`)
 
-	// the name of a dataset, see zfs(8)
+	// matches names of datasets, see zfs(8)
 	root = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.:-]*(/[A-Za-z0-9_:-][A-Za-z0-9_.:-]*)*$`)
 )
 
@@ -105,7 +105,7 @@ func (c Class) checkRoot() error {
 	return nil
 }
 
-// absolute validates a path that is passed to programs and to mount tables.
+// absolute validates a path for the arguments of programs and for mount tables.
 func absolute(name string) error {
 	switch {
 	case !path.IsAbs(name) || filepath.Clean(name) != name:

@@ -33,16 +33,16 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
-// cluster is Nomad's API with the allocations that a test has placed.
+// cluster simulates Nomad's API. A test sets the allocations that it shows.
 type cluster struct {
 	*httptest.Server
 
-	blind  atomic.Bool // lists are empty, without an error
+	blind  atomic.Bool // lists have no allocations, as for a token without rights
 	mu     sync.Mutex
 	index  int
 	change chan struct{}             // closed by the next change
 	states map[string]map[string]any // allocations, by id
-	live   map[string]string         // the id of the slot's last allocation, by slot
+	live   map[string]string         // id of the last allocation that got a slot, by slot
 }
 
 func newCluster(t *testing.T) *cluster {
@@ -83,7 +83,7 @@ func (c *cluster) list(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(all)
 }
 
-// set adds a running allocation that has a slot, or ends the slot's current allocation.
+// set adds a running allocation with the slot if runs is true, and otherwise ends the slot's last allocation.
 func (c *cluster) set(slot string, runs bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -113,14 +113,14 @@ func (c *cluster) running() (slots []string) {
 
 func (c *cluster) moved() { c.mu.Lock(); defer c.mu.Unlock(); c.move() }
 
-// move releases the blocking queries. The caller holds the lock.
+// move answers the blocking queries. The caller holds c.mu.
 func (c *cluster) move() {
 	c.index++
 	close(c.change)
 	c.change = make(chan struct{})
 }
 
-// site is a file system with a plugin for it.
+// site is a ZFS root with a plugin that has slots there, and with an API for the plugin.
 type site struct {
 	*cluster
 	zfsfuse.Pool
@@ -162,8 +162,7 @@ func (s *site) leases(t *testing.T) (all []engine.Dataset) {
 	return all
 }
 
-// hasSeen reports whether the plugin has recorded the allocation that has a slot, or has
-// released the slot.
+// hasSeen reports whether the plugin has recorded the last allocation that got the slot, or has released the slot.
 func (s *site) hasSeen(t *testing.T, slot string) bool {
 	s.mu.Lock()
 	want := s.live[slot] + "/web"
@@ -182,7 +181,7 @@ func (s *site) wantSeen(t *testing.T, slot string) {
 		wait.Timeout(30*time.Second), wait.Gap(100*time.Millisecond)), must.Sprint("the plugin has not seen the holder"))
 }
 
-// release adapts the site for the conformance cases.
+// release returns the functions by which the conformance cases use the site.
 func (s *site) release() *conformance.Release {
 	return &conformance.Release{
 		Binary: s.binary,
@@ -221,10 +220,10 @@ func (s *site) release() *conformance.Release {
 	}
 }
 
-// use starts a process that mounts a directory in its own namespace, as a driver does, and writes to it.
+// use starts a process that mounts dir in its own mount namespace, as a driver does for a task, and writes to it.
 func use(t *testing.T, dir string) (kill func()) {
 	t.Helper()
-	cmd := exec.Command("unshare", "--mount", "--propagation", "slave", "sh", "-c", // like package launch
+	cmd := exec.Command("unshare", "--mount", "--propagation", "slave", "sh", "-c", // as package launch starts tasks
 		`mount --bind "$0" /mnt && echo trace > /mnt/trace && echo mounted && exec sleep 1000`, dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.StdoutPipe()
@@ -252,7 +251,7 @@ func TestSlots_Conform(t *testing.T) {
 }
 
 // After a boot of the host nothing is mounted, and tasks restart with the same reservations.
-func TestSlots_AreMountedAgain(t *testing.T) {
+func TestSlots_AreMountedAgainAfterAReboot(t *testing.T) {
 	s := newSite(t, zfsfusetest.New(t))
 	m := conformance.StartManager(t, s.binary)
 	var r *nomad.ContainerReservation

@@ -17,25 +17,25 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/trash"
 )
 
-// unclaimed is the age at which the allocation of a reservation must be in the API, if nothing is
-// hidden from the token. A reservation that is older and has no allocation never started a task.
+// unclaimed is the age from which a reservation without an allocation is over: it never started a task. It applies only
+// if the API hides nothing from the token.
 const unclaimed = 10 * time.Minute
 
 // leaseState is the part of a lease that is not stored in its dataset.
 type leaseState struct {
 	engine datasets
-	began  time.Time // zero: the lease began before this process
+	began  time.Time // when the lease began; zero: before this process
 	over   bool      // the lease's end is proven
 }
 
 // apiState is the state of the API as a source of evidence.
 type apiState struct {
-	err  error // why no view is available, or why it proves nothing
+	err  error // why no view is available, or why the last view proves nothing
 	seen bool  // the last view proves the token's rights: it is complete, or not empty
 	kick func()
 }
 
-// begin records a lease before its dataset is made.
+// begin records a new lease. It is called before the lease's dataset is made.
 func (i *instance) begin(name string, e datasets) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -49,14 +49,14 @@ func (i *instance) state(name string) leaseState {
 	return i.states[name]
 }
 
-// remember updates the states of leases from a look. The caller holds i.mu.
+// remember adds the leases of a look to i.states, and removes those that are gone. The caller holds i.mu.
 func (i *instance) remember(now look) {
 	there := map[string]bool{}
 	for _, l := range now.leases {
 		there[l.Name] = true
 		m := i.states[l.Name]
 		m.engine = l.engine
-		i.states[strings.Clone(l.Name)] = m // the original would keep the whole output of zfs in memory
+		i.states[strings.Clone(l.Name)] = m // clones the name, which would keep the whole output of zfs in memory
 	}
 	maps.DeleteFunc(i.states, func(name string, m leaseState) bool {
 		_, looked := now.found[m.engine]
@@ -64,7 +64,7 @@ func (i *instance) remember(now look) {
 	})
 }
 
-// makeTime is longer than the time from begin until the dataset of a reservation is listed.
+// makeTime is how long looks may miss a new lease: begin records the lease before its dataset is made and listed.
 const makeTime = 2 * time.Minute
 
 // Events implements device.EventSource. It watches the holders of the slots, and empties the trash of all
@@ -117,7 +117,7 @@ func (i *instance) evidence() string {
 	return "none"
 }
 
-// judge records the state of the API, and calls kick if the attribute "api" or anything else has changed.
+// judge records the state of the API. It calls kick if changed is set, or if the attribute "api" has changed.
 func (i *instance) judge(seen bool, err error, changed bool) {
 	before := i.evidence()
 	i.mu.Lock()
@@ -130,9 +130,9 @@ func (i *instance) judge(seen bool, err error, changed bool) {
 	}
 }
 
-// seen evaluates a view: it records the holders and the ends of leases. Only a view that began after a
-// lease counts for that lease: by then, every previous holder of the slot had ended for the scheduler, so
-// the holder of the slot in the view has this lease.
+// seen records the holders, and the ends, of the leases that a view shows. A view counts only for leases that began
+// before the view did: the scheduler considered all previous holders of the slot ended when the lease began, so a
+// holder in the view has this lease.
 func (i *instance) seen(ctx context.Context, v *holder.View) {
 	now := i.look(ctx)
 	proven, changed := v.Complete || len(v.Allocations) > 0, false
@@ -156,8 +156,8 @@ func (i *instance) seen(ctx context.Context, v *holder.View) {
 	i.judge(proven, err, changed)
 }
 
-// record writes the holder into the lease's tags if the view shows it. It reports whether the view has
-// any allocation that may be the holder.
+// record writes the holder of a lease into its tags if the view shows the holder. It returns false if the holder is
+// hidden: the view should have an allocation with the slot, but has none.
 func (i *instance) record(ctx context.Context, l *lease, v *holder.View) (shown bool) {
 	if v.Began.Before(i.state(l.Name).began) {
 		return true // the view is too old to show that the holder is hidden
@@ -180,7 +180,7 @@ func (i *instance) record(ctx context.Context, l *lease, v *holder.View) (shown 
 		unlock()
 	}
 	if errors.Is(err, engine.ErrNotFound) {
-		err = nil // the slot was released before the lock
+		err = nil // the slot was released before it was locked
 	}
 	i.say("holder of "+l.slot(), "failed to record the holder of slot "+l.slot(), err)
 	return true
@@ -191,7 +191,7 @@ func (i *instance) ended(ctx context.Context, l lease, v *holder.View) (bool, er
 	id, _, known := strings.Cut(l.Tags[engine.Holder], "/")
 	switch {
 	case known && l.Tags[engine.Node] != v.Node:
-		return false, nil // the agent's node id has changed since the holder was recorded
+		return false, nil // the node id has changed: no view can show the holder
 	case known:
 		if a, there := v.Allocations[id]; there {
 			return a.Ended, nil
@@ -203,7 +203,7 @@ func (i *instance) ended(ctx context.Context, l lease, v *holder.View) (bool, er
 	case !v.Complete || v.Began.Before(i.state(l.Name).began):
 		return false, nil
 	}
-	// no view has shown a live holder, and nothing is hidden
+	// no live holder was seen, and nothing is hidden: the lease is over if all allocations with the slot have ended
 	all, _ := v.Holders(l.slot())
 	for _, id := range all {
 		if !v.Allocations[id].Ended {

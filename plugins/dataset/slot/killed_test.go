@@ -25,8 +25,9 @@ import (
 
 const group = "zfs/dataset/fast"
 
-// executioner wraps the zfs program. It counts calls, and kills the plugin before or after the call with the
-// number in the file "at", if any. It records the mount points of datasets.
+// executioner is a script that replaces the zfs program: it counts the calls, and runs zfs. If the file "at" has the
+// number of the call, it kills the plugin before or after the call. It writes the mount points of datasets to the file
+// "places".
 const executioner = `#!/bin/sh
 cd %[1]q || exit 1
 n=$(($(cat calls 2>/dev/null) + 1)); echo $n >calls
@@ -38,8 +39,7 @@ read -r at when 2>/dev/null <at
 exit $code
 `
 
-// The test kills the plugin before and after each call of the zfs program that releases a slot and
-// reserves it again.
+// The test kills the plugin before and after each call of zfs during a reservation, which first releases the slot.
 func TestSlots_HaveNoLeftoversAfterAKill(t *testing.T) {
 	testsupport.Long(t, "repeats")
 	s := newSite(t, zfsfusetest.New(t))
@@ -51,7 +51,7 @@ func TestSlots_HaveNoLeftoversAfterAKill(t *testing.T) {
 	must.NoError(t, err)
 	must.NoError(t, os.WriteFile(file, []byte(strings.Replace(string(text), s.Program, program, 1)), 0o600))
 	b := s.binary
-	b.Config = strings.Replace(strings.Replace(b.Config, s.file, file, 1), "700ms", "1h", 1) // no sweep in between
+	b.Config = strings.Replace(strings.Replace(b.Config, s.file, file, 1), "700ms", "1h", 1) // no sweep during the test
 	m := conformance.StartManager(t, b)
 	reserve := func() error {
 		_, err := m.Reserve(group, "fast-00")
@@ -64,7 +64,7 @@ func TestSlots_HaveNoLeftoversAfterAKill(t *testing.T) {
 	}
 	eventually("the first reservation", reserve)
 	set := func(name, text string) { must.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600)) }
-	// the number of calls varies, because calls of other goroutines are counted, too
+	// the number of calls is not fixed, because calls of other goroutines are also counted
 	killed := 0
 	for step, reached := 1, true; reached; step++ {
 		must.Less(t, 50, step)
@@ -101,14 +101,14 @@ func TestSlots_HaveNoLeftoversAfterAKill(t *testing.T) {
 	must.Eq(t, []string{s.leases(t)[0].Path}, left, must.Sprint("directories"))
 }
 
-// empty destroys the datasets in the trash, and fails the test if any other dataset is not a lease.
+// empty destroys the datasets in the trash, and checks that all others are leases.
 func (s *site) empty(t *testing.T) {
 	t.Helper()
 	all, err := s.engine.List(t.Context())
 	must.NoError(t, err)
 	for _, d := range all {
 		if engine.InTrash(d.Name) {
-			_, unlock, err := s.engine.Lock(t.Context(), engine.TrashLock(d.Name), time.Minute) // the plugin may destroy it now
+			_, unlock, err := s.engine.Lock(t.Context(), engine.TrashLock(d.Name), time.Minute) // the plugin may destroy d too
 			must.NoError(t, err)
 			must.NoError(t, s.engine.Destroy(t.Context(), d.Name))
 			unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport/zfsfuse/zfsfusetest"
 )
 
-// roleVar makes the test binary the plugin.
+// roleVar is an environment variable with which the test binary runs as the plugin.
 const roleVar = "OUTRIDER_DATASET_TEST_ROLE"
 
 var plugin = device.Plugin[Config]{Name: "dataset", New: New}

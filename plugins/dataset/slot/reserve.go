@@ -25,7 +25,7 @@ import (
 // mounts is the host directory with the mount points of slots.
 const mounts = "/run/outrider/dataset/slots"
 
-// Reserve implements device.Instance. All ids are of one class.
+// Reserve implements device.Instance. The ids are those of slots of one class.
 func (i *instance) Reserve(ctx context.Context, ids []string) (*nomad.ContainerReservation, error) {
 	r := &nomad.ContainerReservation{Envs: map[string]string{}}
 	for n, id := range ids {
@@ -51,12 +51,12 @@ func (i *instance) Reserve(ctx context.Context, ids []string) (*nomad.ContainerR
 		r.Envs[variable+"_QUOTA"] = strconv.FormatInt(quota, 10)
 		r.Mounts = append(r.Mounts, &nomad.Mount{HostPath: path, TaskPath: target})
 	}
-	i.views.Kick() // the API has the allocation by now
+	i.views.Kick() // by now, the API shows the allocation
 	return r, nil
 }
 
-// makeSlot makes the dataset of a slot, with a new lease. The caller has released every previous lease that it could
-// list: makeSlot fails if it finds another lease.
+// makeSlot makes the dataset of a slot, with a new lease, and returns its path. The caller has released all leases of
+// the slot that it could list. If makeSlot finds another, for example because the pool was slow, it returns an error.
 func (i *instance) makeSlot(ctx context.Context, e datasets, id string, s engine.Spec) (string, error) {
 	ctx, unlock, err := e.Lock(ctx, id, time.Minute)
 	if err != nil {
@@ -94,8 +94,8 @@ func mountPoint(name string) (string, error) {
 	return filepath.Join(mounts, filepath.Base(name)), dir.Close()
 }
 
-// remount mounts the datasets of leases that are not mounted, as after a boot of the host: Nomad restarts
-// their tasks with the same reservations.
+// remount mounts the datasets of leases that are not mounted: after a boot of the host, Nomad restarts tasks with the
+// same reservations, but nothing is mounted.
 func (i *instance) remount(ctx context.Context, now look) {
 	hangs := map[datasets]bool{}
 	for _, l := range now.leases {
@@ -120,13 +120,13 @@ func (i *instance) mount(ctx context.Context, l lease) error {
 		return err
 	}
 	if _, err = l.engine.Mount(ctx, l.Name, dir); errors.Is(err, engine.ErrNotFound) {
-		return nil // the slot was released before the lock
+		return nil // the slot was released before it was locked
 	}
 	return err
 }
 
-// Leases implements device.Releaser. If ids are given it reads only the roots of these slots: a pool that hangs delays
-// no other class.
+// Leases implements device.Releaser. If ids are given, it reads only the roots with these slots, so it need not wait
+// for the pools of other classes, which may hang.
 func (i *instance) Leases(ctx context.Context, ids ...string) ([]device.Lease, error) {
 	i.load()
 	now := i.look(ctx, i.rootsOf(ids)...)
@@ -136,14 +136,14 @@ func (i *instance) Leases(ctx context.Context, ids ...string) ([]device.Lease, e
 	}
 	for _, id := range ids {
 		_, e := i.class(classOf(id))
-		if err := now.failed[e]; err != nil { // a failure of a previous root does not block slots in the current root
+		if err := now.failed[e]; err != nil { // a slot needs only its current root: previous ones may fail
 			return nil, err
 		}
 	}
 	return all, nil
 }
 
-// keep is how long a slot's dataset stays in the trash: the next look destroys it.
+// keep is how long the trash keeps a slot's dataset. 0 would mean no limit; with 1 ns the next look destroys it.
 const keep = time.Nanosecond
 
 // Release implements device.Releaser. It renames the dataset, which takes milliseconds; package trash

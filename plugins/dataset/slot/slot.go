@@ -1,13 +1,12 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package slot is the plugin's role as a device plugin: scratch that is empty at the start of a task and
-// freed after its end.
+// Package slot is the plugin's role as a device plugin: it provides scratch that is empty at the start of a task and
+// freed after the task's end.
 //
-// The record of a reservation is its dataset, .slots/<slot>.<lease>. A slot without a dataset is free.
-// A reservation is over when Nomad's API has shown its holder and then the holder's end, or when Nomad
-// reserves the slot again. The dataset then moves to the trash, which destroys it once the kernel no
-// longer reports it as busy.
+// The record of a reservation is its dataset, .slots/<slot>.<lease>. A slot without a dataset is free. A reservation is
+// over when Nomad's API has shown its holder and later the holder's end, or when Nomad reserves the slot again. The
+// dataset then moves to the trash. From there it is destroyed once the kernel no longer reports it as busy.
 package slot
 
 import (
@@ -66,13 +65,13 @@ type instance struct {
 	log   hclog.Logger
 	trash fingerprint.Kicker                                                    // requests a look at the trash
 	views fingerprint.Kicker                                                    // requests a view of the API
-	gone  func(ctx context.Context, allocation, namespace string) (bool, error) // API.Gone
+	gone  func(ctx context.Context, allocation, namespace string) (bool, error) // API.Gone; a test replaces it
 
 	mu     sync.Mutex
-	file   *policy.File          // the last valid file
-	roots  map[string]datasets   // of classes with slots, even if no longer in the file; by program and root
-	logged map[string]string     // problems, by subject
-	states map[string]leaseState // by the name of a lease's dataset
+	file   *policy.File          // the last valid file; at first, it has no class
+	roots  map[string]datasets   // engines of all classes that have or had slots, by "<zfs program> <root>"
+	logged map[string]string     // text of each current problem, by subject
+	states map[string]leaseState // states of leases, by name of the dataset
 	api    apiState
 }
 
@@ -114,7 +113,7 @@ func (i *instance) List(ctx context.Context) ([]device.Group, error) {
 	return groups, nil
 }
 
-// load reads the operator's file. If it is invalid, the last valid file stays in use. Without a file no class exists.
+// load reads the operator's file and returns it. If the file is invalid or gone, it returns the last valid file.
 func (i *instance) load() *policy.File {
 	file, err := policy.Load(i.File)
 	i.mu.Lock()
@@ -145,7 +144,7 @@ func (i *instance) class(name string) (policy.Class, datasets) {
 
 func classOf(id string) string { return id[:max(0, strings.LastIndex(id, "-"))] }
 
-// group returns the devices of a class. Its free slots are unhealthy while the file system can't hold a slot.
+// group returns the devices of a class. Free slots are unhealthy while no dataset of a slot's size can be made.
 func (i *instance) group(name string, c policy.Class, now look) device.Group {
 	quota := c.Slots.Capacity.Bytes()
 	g := device.Group{Vendor: "zfs", Type: Type, Name: name, Attributes: map[string]*structs.Attribute{
@@ -165,7 +164,7 @@ func (i *instance) group(name string, c policy.Class, now look) device.Group {
 	return g
 }
 
-// problem returns why no slot of this size can be made, or "".
+// problem returns why no slot with this quota can be made, or "".
 func (l look) problem(e datasets, quota int64) string {
 	space := l.found[e].Space
 	switch err := cmp.Or(l.failed[e], l.found[e].Problem); {
@@ -177,7 +176,7 @@ func (l look) problem(e datasets, quota int64) string {
 	return ""
 }
 
-// say logs a new problem, and its end if err is nil.
+// say logs err if it is new for the subject about. If err is nil, it logs that the previous problem is over.
 func (i *instance) say(about, consequence string, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -195,15 +194,15 @@ func (i *instance) say(about, consequence string, err error) {
 	}
 }
 
-// look is one look at the datasets of all roots.
+// look is the state of some roots at one time.
 type look struct {
 	at     time.Time
-	leases []lease // by slot
+	leases []lease // sorted by slot
 	found  map[datasets]engine.Look
 	failed map[datasets]error
 }
 
-// lease is one reservation, as recorded by its dataset.
+// lease is one reservation. Its dataset is the record of it.
 type lease struct {
 	engine.Dataset
 	engine datasets
@@ -262,8 +261,8 @@ func (i *instance) look(ctx context.Context, roots ...datasets) look {
 	return now
 }
 
-// rootsOf returns the roots of some slots, both those with current leases and those for new leases. The roots differ
-// after a change of the operator's file.
+// rootsOf returns the roots that have leases of these slots, and the roots for new leases of them. The two differ after
+// a change of the operator's file.
 func (i *instance) rootsOf(ids []string) (roots []datasets) {
 	for _, id := range ids {
 		_, e := i.class(classOf(id))

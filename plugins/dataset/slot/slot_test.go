@@ -26,7 +26,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/holder"
 )
 
-// memory implements datasets with directories.
+// memory implements datasets in memory, with a directory for each dataset.
 type memory struct {
 	dir string
 
@@ -95,7 +95,7 @@ func (m *memory) Discard(_ context.Context, name string, _ time.Duration) error 
 	return nil
 }
 
-// folders returns the datasets' folders.
+// folders returns the folder of each dataset, such as ".trash".
 func (m *memory) folders() (names []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -118,7 +118,7 @@ const fast = `class "fast" {
 }
 `
 
-// bench is an instance with one class in memory.
+// bench is an instance with one class, whose datasets are in memory.
 type bench struct {
 	*instance
 	t      *testing.T
@@ -144,7 +144,7 @@ func newBench(t *testing.T) *bench {
 
 func (b *bench) write(file string) { must.NoError(b.t, os.WriteFile(b.File, []byte(file), 0o600)) }
 
-// list returns the groups of List, one per line.
+// list returns the result of List as text, with one line for each group.
 func (b *bench) list() string {
 	b.t.Helper()
 	groups, err := b.List(b.t.Context())
@@ -173,7 +173,7 @@ func (b *bench) leases() []device.Lease {
 	return all
 }
 
-// only returns the only lease, and its tags.
+// only returns the lease and its tags. It fails the test unless there is exactly one lease.
 func (b *bench) only() (device.Lease, engine.Tags) {
 	b.t.Helper()
 	all := b.leases()
@@ -215,7 +215,7 @@ func TestList_IsEmptyWithoutAFile(t *testing.T) {
 	b.write(fast)
 	before := b.list()
 	must.StrHasPrefix(t, "zfs/dataset/fast: ", before)
-	must.NoError(t, os.Remove(b.File)) // an error now, because a file was in use
+	must.NoError(t, os.Remove(b.File)) // logs an error, because a file was in use before
 	must.Eq(t, before, b.list())
 	must.StrContains(t, b.log.String(), "the slots stay as they were")
 }
@@ -261,7 +261,7 @@ func TestReserve_SetsVariablesAndMounts(t *testing.T) {
 }
 
 // A slot whose lease can't be listed, as on a slow pool, is not given to a second task.
-func TestReserve_RefusesWhileTheLeaseIsHidden(t *testing.T) {
+func TestReserve_RefusesASlotWhoseLeaseCannotBeListed(t *testing.T) {
 	b := newBench(t)
 	b.list()
 	_, err := b.Reserve(t.Context(), []string{"fast-00"})
@@ -289,7 +289,7 @@ func TestRelease_RenamesUnusedDatasets(t *testing.T) {
 	must.ErrorContains(t, err, "can't be unmounted")
 	must.Len(t, 1, b.leases())
 
-	// a failed look does not count as a release
+	// the lease still exists after a look that failed
 	b.fs.set(func() { b.fs.inUse, b.fs.broken = "", errors.New("the pool is suspended") })
 	must.SliceEmpty(t, b.leases())
 	b.fs.set(func() { b.fs.broken = nil })
@@ -317,8 +317,8 @@ func view(a holder.Allocation) *holder.View {
 	return &holder.View{Node: nodeID, Began: time.Now(), Allocations: map[string]holder.Allocation{alloc: a}}
 }
 
-// Each row has consecutive views. A missing allocation proves nothing.
-func TestSeen_ReleasesOnlyByEvidenceOfTheEnd(t *testing.T) {
+// Each row has views that are evaluated one after the other. A missing allocation is no evidence of the end.
+func TestSeen_EndsALeaseOnlyByEvidence(t *testing.T) {
 	type views []map[string]holder.Allocation
 	held, none := alloc+"/web", ""
 	for _, c := range []struct {
@@ -398,8 +398,8 @@ func TestSeen_ReleasesOnlyByEvidenceOfTheEnd(t *testing.T) {
 	}
 }
 
-// The plugin's next process knows the holder only from the tags of the dataset.
-func TestSeen_RecordOutlivesTheProcess(t *testing.T) {
+// After a restart, the plugin knows the holder only from the tags of the dataset.
+func TestSeen_NextProcessKnowsTheHolder(t *testing.T) {
 	b := newBench(t)
 	b.list()
 	_, err := b.Reserve(t.Context(), []string{"fast-00"})
@@ -413,7 +413,7 @@ func TestSeen_RecordOutlivesTheProcess(t *testing.T) {
 	must.True(t, lease.Ended)
 }
 
-func TestJudge_WithoutAViewChangesOnlyTheAttribute(t *testing.T) {
+func TestJudge_EndsNoLeaseIfNomadDoesNotAnswer(t *testing.T) {
 	b := newBench(t)
 	b.list()
 	_, err := b.Reserve(t.Context(), []string{"fast-00"})
@@ -434,7 +434,7 @@ func TestJudge_WithoutAViewChangesOnlyTheAttribute(t *testing.T) {
 	must.StrContains(t, b.list(), "api=none")
 }
 
-func TestLeases_NeedOnlyThePoolsOfTheSlots(t *testing.T) {
+func TestLeases_DoNotNeedPoolsOfOtherSlots(t *testing.T) {
 	b := newBench(t)
 	b.list()
 	b.roots["/usr/sbin/zfs slow/fast"] = &memory{broken: errors.New("it does not answer")}
@@ -451,7 +451,7 @@ func TestLeases_NeedOnlyThePoolsOfTheSlots(t *testing.T) {
 	must.ErrorContains(t, err, "nor does this")
 }
 
-// The operator's file names another program, and the previous program fails.
+// The operator's file names a new zfs program, and the previous one fails: leases are released with the new one.
 func TestLeases_AreReleasedByTheEngineThatListsThem(t *testing.T) {
 	b := newBench(t)
 	b.list()

@@ -16,27 +16,26 @@ import (
 )
 
 const (
-	period  = time.Minute      // between looks
-	save    = 10 * time.Minute // between updates of engine.Passed
-	gather  = 2 * time.Second  // delay of a look that Soon requests
-	limit   = time.Minute      // timeout of the work on one dataset
-	patient = 10 * time.Second // timeout of a list; the next look tries again
+	period  = time.Minute      // time between looks
+	save    = 10 * time.Minute // time between updates of the tag engine.Passed
+	gather  = 2 * time.Second  // time from a request by Soon to the look
+	limit   = time.Minute      // timeout for one dataset
+	patient = 10 * time.Second // timeout for the list of a class; the next look tries again
 )
 
 // Keeper empties the trash of one node.
 type Keeper struct {
-	// Engines returns the classes that can be used now, by name. It is called at each look.
+	// Engines is called at each look. It returns the engines of the classes that can be used now, by class.
 	Engines func() map[string]*engine.Engine
 
-	// Say logs a new error about a subject, and its end if err is nil.
+	// Say logs err if it is new for the subject about. If err is nil, Say logs that the previous error is over.
 	Say func(about, consequence string, err error)
 
-	// Soon requests a look before the next look is due, for example for a dataset that the trash need not
-	// keep. It may be nil.
+	// Soon requests an early look, for example after a Discard with a short time. It may be nil.
 	Soon <-chan struct{}
 
 	now   func() time.Time     // for tests
-	began map[string]time.Time // start of the time that is not in a tag yet, by dataset
+	began map[string]time.Time // start of the time that is not yet in the tag engine.Passed, by class/dataset
 }
 
 // Run looks at the trash periodically until the context ends.
@@ -74,7 +73,7 @@ func (k *Keeper) Look(ctx context.Context) {
 	}
 }
 
-// empty is Look for one class. If its pool is unavailable, the other datasets wait for the next look.
+// empty does the work of Look for one class. If the pool is unavailable, it leaves the rest to the next look.
 func (k *Keeper) empty(ctx context.Context, class string, e *engine.Engine, all []engine.Dataset) {
 	there := map[string]bool{}
 	for _, d := range all {
@@ -96,7 +95,7 @@ func (k *Keeper) empty(ctx context.Context, class string, e *engine.Engine, all 
 			return
 		}
 		if errors.Is(err, engine.ErrNotFound) {
-			err = nil // the dataset was restored or destroyed after the list
+			err = nil // the dataset was restored or destroyed since it was listed
 		}
 		k.Say(key, d.Name+" stays in the trash of class "+class, err)
 		if errors.Is(err, engine.ErrUnavailable) {
@@ -134,7 +133,7 @@ func (k *Keeper) expire(ctx context.Context, e *engine.Engine, d engine.Dataset,
 	}
 	defer unlock()
 	current, err := e.Get(ctx, d.Name)
-	if err != nil || current.Waits() { // restored since it was listed
+	if err != nil || current.Waits() { // an operator has restored it since it was listed
 		return err
 	}
 	if passed >= left {

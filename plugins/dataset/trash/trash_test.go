@@ -78,7 +78,7 @@ func TestKeeper_DestroysExpiredDatasets(t *testing.T) {
 	must.MapLen(t, 1, log)
 }
 
-// A leap of the clock does not count, and neither does the time while no keeper runs.
+// Only the time while a keeper runs counts, even if the node's clock leaps before it runs.
 func TestKeeper_CountsOnlyTheTimeItRuns(t *testing.T) {
 	pool, ctx := zfsfusetest.New(t), t.Context()
 	e := engine.Open(pool.Program, pool.Root)
@@ -112,7 +112,7 @@ func TestKeeper_CountsOnlyTheTimeItRuns(t *testing.T) {
 	clock = clock.AddDate(10, 0, 0)
 	first := keeper()
 	pass(first, 0, time.Hour)
-	pass(first, 5*time.Minute, time.Hour) // too short to be saved
+	pass(first, 5*time.Minute, time.Hour) // shorter than save, so not yet in the tag
 	pass(first, 25*time.Minute, 30*time.Minute)
 	clock = clock.AddDate(-20, 0, 0)
 	second := keeper()
@@ -121,7 +121,7 @@ func TestKeeper_CountsOnlyTheTimeItRuns(t *testing.T) {
 }
 
 // A dataset that can't be destroyed now is destroyed later.
-func TestKeeper_TriesAgain(t *testing.T) {
+func TestKeeper_RetriesAFailedDestroy(t *testing.T) {
 	pool, ctx := zfsfusetest.New(t), t.Context()
 	e := engine.Open(pool.Program, pool.Root)
 	_, err := e.Create(ctx, "default/a", engine.Spec{Tags: engine.Tags{engine.Kind: "volume", engine.ID: "a"}})
@@ -156,7 +156,7 @@ func TestKeeper_TriesAgain(t *testing.T) {
 }
 
 // An operator restores an expired volume after the keeper has listed it and before it is destroyed.
-func TestKeeper_KeepsAVolumeThatIsRestoredAfterTheList(t *testing.T) {
+func TestKeeper_KeepsAVolumeRestoredAfterItWasListed(t *testing.T) {
 	pool, ctx := zfsfusetest.New(t), t.Context()
 	e := engine.Open(pool.Program, pool.Root)
 	_, err := e.Create(ctx, "default/a", engine.Spec{Tags: engine.Tags{engine.Kind: "volume", engine.ID: "a"}})

@@ -23,7 +23,7 @@ func Recorded(dir string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// adoptable returns the dataset that waits for a volume with this key (engine.Adopt).
+// adoptable returns the dataset that waits for a volume with the key v.Adopt.
 func (c *call) adoptable(ctx context.Context, e *engine.Engine, v *policy.Volume) (engine.Dataset, error) {
 	all, err := e.List(ctx)
 	if err != nil {
@@ -66,10 +66,10 @@ func (c *call) adopt(ctx context.Context, e *engine.Engine, rec *record, v *poli
 	return e.Mount(ctx, rec.dataset(), c.dir)
 }
 
-// giveBack undoes adopt: the dataset gets its previous name and waits for the next create.
+// giveBack undoes adopt: it renames the dataset to its previous name, where the dataset waits for the next create.
 func giveBack(ctx context.Context, e *engine.Engine, name string, d engine.Dataset) error {
 	err := e.Rename(ctx, name, d.Tags[engine.From])
-	if errors.Is(err, engine.ErrExists) || errors.Is(err, engine.ErrForeign) { // the name is taken; any name works
+	if errors.Is(err, engine.ErrExists) || errors.Is(err, engine.ErrForeign) { // the name is taken: append the id
 		err = e.Rename(ctx, name, d.Tags[engine.From]+"."+d.Tags[engine.ID])
 	}
 	return err

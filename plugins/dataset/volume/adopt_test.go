@@ -24,7 +24,7 @@ var adoptions = cases{
 	"its previous name is taken again": broughtAgain,
 }
 
-// brought makes a dataset as another tool would, with a file. The dataset waits for a volume with the key.
+// brought makes a dataset with a file, as another tool would, and makes it wait for a volume with the key.
 func (n *node) brought(key string) (name string) {
 	n.t.Helper()
 	name = "brought-" + uuid.NewString()
@@ -54,7 +54,7 @@ func adopted(t *testing.T, n *node) {
 	has(t, got.Path, "a", "text")
 	hasOwner(t, got.Path, 1234, 99, 0o750)
 	must.Eq(t, "data", n.get(r).Tags[engine.Volume])
-	must.Eq(t, got.Path, n.create(r).Path) // as at the start of an agent
+	must.Eq(t, got.Path, n.create(r).Path) // Nomad repeats create when an agent starts
 	has(t, got.Path, "a", "text")
 	n.delete(r)
 	must.SliceLen(t, 1, n.inTrash())
@@ -93,7 +93,6 @@ func killedInAdopt(t *testing.T, n *node) {
 	}
 }
 
-// names returns the names of all datasets.
 func (n *node) names() (names []string) {
 	n.t.Helper()
 	all, err := n.engine("dir").List(n.t.Context())
@@ -104,7 +103,7 @@ func (n *node) names() (names []string) {
 	return names
 }
 
-// Another tool makes a dataset of the same name while the volume is created.
+// While a volume is created, another tool makes a dataset with the previous name of the adopted one.
 func broughtAgain(t *testing.T, n *node) {
 	name := n.brought("key")
 	n.killed("renamed", "create", volume("adopt", "key"))

@@ -19,13 +19,13 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/policy"
 )
 
-// call is a call of create or delete.
+// call is one call by Nomad: a create or a delete.
 type call struct {
 	policy.Request
 	file    string // path of the operator's file
 	dir     string // mount point of the volume
 	records records
-	answer  answer // for the result of create
+	answer  answer // writes the result of create
 	log     io.Writer
 }
 
@@ -66,7 +66,7 @@ func newCall(env func(string) (string, bool), answer answer, log io.Writer) (*ca
 			c.file = beside
 		}
 	}
-	if text := value("PARAMETERS"); text != "" { // "null" without parameters
+	if text := value("PARAMETERS"); text != "" { // "null" if the volume has no parameters
 		if err := json.Unmarshal([]byte(text), &c.Parameters); err != nil {
 			return nil, fmt.Errorf("DHV_PARAMETERS is not a JSON object of strings: %w", err)
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/policy"
 )
 
-// locks has the locks of all roots.
+// locks is an engine for locking a volume before its root is known: all roots share one directory of locks.
 var locks = &engine.Engine{Locks: engine.LockDir}
 
 // create makes the volume. If it exists, as at an agent's start, create mounts it and applies a changed capacity.
@@ -39,9 +39,9 @@ func (c *call) create(ctx context.Context) error {
 	return c.make(ctx)
 }
 
-// make makes a new volume as the operator's file defines. It removes the volume if the answer can't be written.
+// make makes a new volume as the operator's file defines, and answers. If that fails, it removes the volume.
 func (c *call) make(ctx context.Context) error {
-	if strings.Contains(c.Name, "/") || policy.IsID(strings.ToLower(c.Name)) { // ambiguous in commands
+	if strings.Contains(c.Name, "/") || policy.IsID(strings.ToLower(c.Name)) { // commands take NAMESPACE/NAME, or an id
 		return fmt.Errorf("%q can't be the name of a volume: use a name without / that does not look like an id", c.Name)
 	}
 	f, err := policy.Load(c.file)
@@ -100,11 +100,11 @@ func (c *call) make(ctx context.Context) error {
 			return err
 		})
 	}
-	if err != nil && !rec.Unfinished { // Nomad does not know the volume: if undo is killed, the next create repeats undo
+	if err != nil && !rec.Unfinished { // no answer, so Nomad has no volume: if undo is killed, the next create repeats it
 		rec.Unfinished = true
 		err = errors.Join(err, c.records.save(rec))
 	}
-	if err == nil || errors.Is(err, engine.ErrUnavailable) { // a hung program may go on: another create undoes its work
+	if err == nil || errors.Is(err, engine.ErrUnavailable) { // a hung program may go on: the next create undoes its work
 		return err
 	}
 	if undoErr := c.undo(context.WithoutCancel(ctx), rec); undoErr != nil {
@@ -131,8 +131,8 @@ func (c *call) fill(
 	return path, nil
 }
 
-// source returns the dataset of the volume to clone, which must be in the request's namespace: jobs of
-// that namespace can read the volume anyway.
+// source returns the name of the dataset to clone. Its volume must be in the namespace of the request: jobs of this
+// namespace can read the volume anyway.
 func (c *call) source(ctx context.Context, e *engine.Engine, v *policy.Volume) (string, error) {
 	all, err := e.List(ctx)
 	if err != nil {
@@ -157,7 +157,7 @@ func (c *call) source(ctx context.Context, e *engine.Engine, v *policy.Volume) (
 		v.Clone.Volume, c.Namespace, v.Class)
 }
 
-// undo removes the dataset of an unfinished create, which no task has used.
+// undo removes the dataset and the record of an unfinished create. No task has used the dataset.
 func (c *call) undo(ctx context.Context, rec *record) error {
 	e := rec.engine(nil)
 	name := rec.dataset()
@@ -178,13 +178,13 @@ func (c *call) undo(ctx context.Context, rec *record) error {
 	return c.records.remove(rec.ID)
 }
 
-// sweep removes leftovers of other, killed creates below a root. Nomad retries a create with a
-// new id, so it makes no further call for the previous id.
+// sweep removes the leftovers of killed create calls for other volumes, below one root. Nomad retries with a new id,
+// and makes no further call with the previous one.
 func (c *call) sweep(ctx context.Context, root string) {
 	for _, id := range c.records.ids() {
 		locked, unlock, err := locks.Lock(ctx, id, 0)
 		if err != nil {
-			continue // another process is creating the volume
+			continue // another process is working on this volume
 		}
 		rec, err := c.records.read(id)
 		switch {

@@ -45,7 +45,7 @@ var faults = cases{
 	"others can change the directory":  notOwn,
 }
 
-// killed makes a call that kills itself at a step.
+// killed makes a call during which the plugin kills itself at a step.
 func (n *node) killed(step, operation string, r request) {
 	n.t.Helper()
 	r.test = killAt + "=" + step
@@ -78,7 +78,7 @@ func killedInDelete(t *testing.T, n *node) {
 			r := volume()
 			n.create(r)
 			n.killed(step, "delete", r)
-			if step == "unused" { // Nomad still has the volume, and restores it if the agent starts now
+			if step == "unused" { // until the next delete, an agent that starts restores the volume
 				n.create(r)
 				n.killed(step, "delete", r)
 			}
@@ -98,7 +98,7 @@ func killedInChange(t *testing.T, n *node) {
 	next := r
 	next.max = 64 * mib
 	n.killed("resized", "create", next)
-	must.Eq(t, 64*mib, n.create(r).Bytes) // as at an agent's start: no change
+	must.Eq(t, 64*mib, n.create(r).Bytes) // a starting agent repeats the old request, which keeps the new size
 	must.Eq(t, 64*mib, n.create(next).Bytes)
 	n.only(next)
 }
@@ -143,7 +143,7 @@ exit $code
 				set(when, number)
 				got := n.call(c.operation, r)
 				never()
-				if got.exit == 0 { // the operation has fewer commands
+				if got.exit == 0 { // the operation has no command with this number
 					t.Logf("%s (%s): killed %s each of %d commands", c.operation, c.policy, when, number-1)
 					must.True(t, number > 1 || c.policy == "trash")
 					n.delete(r)
@@ -162,7 +162,7 @@ exit $code
 	}
 }
 
-// killedAtAnyMoment kills the plugin after a delay, often between two system calls of the engine.
+// killedAtAnyMoment kills the plugin after different delays, often between two system calls of the engine.
 func killedAtAnyMoment(t *testing.T, n *node) {
 	n.exe = testBinary(t)
 	n.file(`on_delete = "trash"`)
@@ -190,7 +190,7 @@ func killedAtAnyMoment(t *testing.T, n *node) {
 				put(t, n.get(r).Path, "a", r.id)
 			}
 			n.delete(r)
-			trash := n.inTrash() // nothing is lost
+			trash := n.inTrash() // the files are kept, whenever the plugin was killed
 			must.SliceLen(t, 1, trash)
 			must.Eq(t, r.id, trash[0].Tags[engine.ID])
 			n.onlyBesidesTrash(request{})
@@ -201,8 +201,9 @@ func killedAtAnyMoment(t *testing.T, n *node) {
 	must.Positive(t, killed["delete"])
 }
 
-// stubborn replaces the zfs program: the command that makes the dataset of r goes on after its process was killed, as
-// in the kernel, and does its work when finish is called. then is a line of shell that runs in between.
+// stubborn replaces the zfs program. The command that makes the dataset of r goes on after its process was killed, as
+// in the kernel, and makes the dataset when finish is called. The argument then is a line of shell that runs once the
+// command has begun.
 func (n *node) stubborn(r request, then string) (finish func()) {
 	n.t.Helper()
 	dir, program := n.t.(*testing.T).TempDir(), n.pool.Program
@@ -218,7 +219,8 @@ case "$*" in create*%[3]s)
 esac
 exec %[2]s "$@"
 `,
-		// called before the engine searches for the dataset: the command must not do its work before this search
+		// create calls zpool before it searches for the dataset: if the command is still running then, the search finds a
+		// dataset that only seems complete, and the test fails
 		"zpool": `#!/bin/sh
 cd %[1]s || exit 1
 if [ -e began ]; then
@@ -243,7 +245,7 @@ fi
 	}
 }
 
-// A volume whose dataset appears after the kill of its create is not taken as complete.
+// A create is killed, but its command makes the dataset later. The next create does not take the dataset for complete.
 func goesOn(t *testing.T, n *node) {
 	for _, operation := range []string{"create", "delete"} {
 		r := volume("uid", "1234", "mode", "0750")
@@ -267,7 +269,7 @@ func goesOn(t *testing.T, n *node) {
 	}
 }
 
-// A create that stops waiting for a program keeps its record, so the next create removes a dataset that appears later.
+// A create that gives up on a hanging program keeps its record: the next create removes the dataset if it appears.
 func hangs(t *testing.T, n *node) {
 	r := volume()
 	finish := n.stubborn(r, "")
@@ -286,7 +288,8 @@ func hangs(t *testing.T, n *node) {
 	n.only(other)
 }
 
-// A hanging create removes its volume if the timeout answers the call first, and keeps it if the create answers first.
+// A create hangs beyond its timeout. If the timeout answers first, the create removes the volume; if the create answers
+// first, the volume stays.
 func wakesUp(t *testing.T, n *node) {
 	n.file(`on_delete = "destroy"`)
 	formerAt, formerLate := at, late
@@ -321,7 +324,7 @@ func wakesUp(t *testing.T, n *node) {
 	}
 }
 
-// onlyBesidesTrash is like only, but first destroys the trash.
+// onlyBesidesTrash destroys the datasets in the trash, and then checks the others like only.
 func (n *node) onlyBesidesTrash(r request) {
 	n.t.Helper()
 	for _, d := range n.inTrash() {
@@ -340,7 +343,7 @@ func triedAgain(t *testing.T, n *node) {
 	n.only(r)
 }
 
-// An agent that dies during a create never learns of the volume: the volume stays only if it existed before.
+// If the agent dies during a create, nobody reads the answer. The volume is then removed unless it existed before.
 func unread(t *testing.T, n *node) {
 	call := func(r request) {
 		t.Helper()
@@ -368,7 +371,7 @@ func unread(t *testing.T, n *node) {
 func cutOff(t *testing.T, n *node) {
 	r := volume()
 	n.killed("written", "create", r)
-	for _, id := range []string{r.id, volume().id} { // killed while a record was written
+	for _, id := range []string{r.id, volume().id} { // as after a kill while a record is written
 		must.NoError(t, os.WriteFile(filepath.Join(n.volumes, ".outrider", id+".tmp"), []byte("{"), 0o600))
 	}
 	n.create(r)
@@ -386,7 +389,7 @@ func notOwn(t *testing.T, n *node) {
 	n.refused("create", r, "other users may write to "+dir)
 	must.NoError(t, os.Chmod(dir, 0o700))
 	must.NoError(t, os.Rename(dir, dir+"x"))
-	must.NoError(t, os.Symlink(t.TempDir(), dir)) // only a link of root would be accepted
+	must.NoError(t, os.Symlink(t.TempDir(), dir)) // links are refused unless they are root's
 	must.NoError(t, os.Lchown(dir, 65534, 65534))
 	n.refused("create", r, "belongs to user 65534")
 	must.NoError(t, os.Remove(dir))
@@ -402,7 +405,7 @@ func TestPool(t *testing.T) {
 	t.Run("full", func(t *testing.T) { fullPool(t, newNode(t, pool)) })
 }
 
-// fault has the commands that make a pool unavailable or read-only, and that restore it.
+// fault has a command that makes a pool unavailable or read-only, and a command that restores the pool.
 type fault struct{ away, back []string }
 
 var unusable = map[string]fault{
@@ -412,7 +415,7 @@ var unusable = map[string]fault{
 	"read-only": {[]string{"zfs", "set", "readonly=on", "POOL"}, []string{"zfs", "inherit", "readonly", "POOL"}},
 }
 
-// An unavailable or read-only pool is an error, and nothing is lost when it is back.
+// A new volume fails while the pool is unavailable or read-only. Nothing is lost when the pool is back.
 func away(t *testing.T, n *node, gone bool, f fault) {
 	root := filepath.Dir(n.pool.Root)
 	status, err := exec.Command("zpool", "status", root).Output()
@@ -439,14 +442,14 @@ func away(t *testing.T, n *node, gone bool, f fault) {
 		t.Log(got.Error)
 	}
 	refused("create", volume())
-	if gone { // a read-only dataset can be renamed
+	if gone { // on a read-only pool, a delete can rename the dataset
 		refused("delete", r)
 	}
 	if got := n.call("create", r); gone {
 		must.Eq(t, 1, got.exit)
 		must.StrNotContains(t, got.Error, "\n")
 		entries, _ := os.ReadDir(path)
-		must.SliceEmpty(t, entries) // nothing was made in place of the pool
+		must.SliceEmpty(t, entries) // without the pool, nothing was written to the directory
 	} else {
 		must.Eq(t, "", got.Error)
 		has(t, got.Path, "a", "text")
@@ -477,7 +480,7 @@ func fullPool(t *testing.T, n *node) {
 		n.only(r)
 	}
 	must.NoError(t, os.Truncate(filepath.Join(path, "fill"), 0))
-	testsupport.Within(t, time.Minute, func() error { // zfs-fuse frees the space later
+	testsupport.Within(t, time.Minute, func() error { // zfs-fuse frees the space with a delay
 		if got := n.call("delete", r); got.exit != 0 {
 			return errors.New(got.Error)
 		}
@@ -486,7 +489,7 @@ func fullPool(t *testing.T, n *node) {
 }
 
 // When an agent starts, Nomad calls create for all volumes of the node concurrently, and waits 50 s.
-func TestRestore_KeepsNomadsLimitWithManyVolumes(t *testing.T) {
+func TestRestore_MeetsNomadsTimeLimitWithManyVolumes(t *testing.T) {
 	testsupport.Long(t, "hundreds of volumes")
 	n := newNode(t, zfsfusetest.New(t))
 	n.exe = testBinary(t)
@@ -517,7 +520,7 @@ func TestRestore_KeepsNomadsLimitWithManyVolumes(t *testing.T) {
 		for _, r := range all {
 			dirs = append(dirs, filepath.Join(n.volumes, r.id))
 		}
-		zfsfusetest.Unmount(t, dirs...) // as after a boot
+		zfsfusetest.Unmount(t, dirs...) // after a boot nothing is mounted
 		start := time.Now()
 		together(all)
 		took := time.Since(start)

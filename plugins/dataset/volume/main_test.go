@@ -27,7 +27,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
-// The test binary is also the plugin. The variables make the plugin kill itself at a step, or shorten its patience.
+// The test binary is also the plugin. killAt names a step at which it kills itself; impatient shortens patience.
 const (
 	killAt    = "TEST_KILL_AT"
 	impatient = "TEST_IMPATIENT"
@@ -53,7 +53,7 @@ func TestMain(m *testing.M) {
 type node struct {
 	t                testing.TB
 	pool             zfsfuse.Pool
-	exe              string // the binary that each call runs; "" is this process, whose start costs no time
+	exe              string // binary that each call runs; if "", calls run in this process, which is faster
 	volumes, plugins string
 }
 
@@ -64,7 +64,7 @@ func testBinary(t testing.TB) string {
 	return exe
 }
 
-// newNode returns a node with the classes dir and other, each with its own root on the pool.
+// newNode returns a node with the classes "dir" and "other", each with its own root on the pool.
 func newNode(t testing.TB, pool zfsfuse.Pool) *node {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "dhv")
@@ -92,7 +92,7 @@ func (n *node) engine(class string) *engine.Engine {
 const everything = `allow = ["uid", "gid", "mode", "clone_from"]
   min_capacity = "16MiB"  default_capacity = "32MiB"  max_capacity = "128MiB"`
 
-// file writes the operator's file, with options added to class dir.
+// file writes the operator's file, in which class "dir" gets additional options.
 func (n *node) file(options string) {
 	n.t.Helper()
 	n.write(n.class("dir", everything+"\n  "+options) + n.class("other", `namespaces = ["ops"]`))
@@ -113,9 +113,9 @@ type request struct {
 	id, name, namespace string
 	min, max            int64
 	parameters          map[string]string
-	env                 []string      // more variables of Nomad
-	test                string        // a variable of this test, for the plugin's own process
-	killed              time.Duration // time until the plugin is killed; 0 is never
+	env                 []string      // further variables, as if Nomad had set them
+	test                string        // variable for the plugin's process, such as killAt=STEP
+	killed              time.Duration // time after which the plugin is killed; 0: never
 }
 
 func volume(parameters ...string) request {
@@ -147,8 +147,8 @@ type result struct {
 	stderr string
 }
 
-// call calls the plugin with only Nomad's environment. It runs a process only if the node has a binary, or if the
-// plugin must be another process than the test.
+// call calls the plugin with only Nomad's environment. It starts a process if the node has a binary, or if the call
+// needs a process that can be killed or has its own variable.
 func (n *node) call(operation string, r request) (got result) {
 	n.t.Helper()
 	env := n.environment(operation, r)
@@ -277,7 +277,7 @@ func (n *node) tree() (lines []string) {
 	return lines
 }
 
-// only checks that the volume of r has the only dataset and the only record, or that none exist if r has no id.
+// only checks that no dataset and no record exist, except those of r if r has an id.
 func (n *node) only(r request) {
 	n.t.Helper()
 	var names []string

@@ -31,7 +31,7 @@ type record struct {
 	OnDelete string
 	TrashTTL time.Duration
 
-	Unfinished bool `json:",omitempty"` // its create has not returned, so nobody has used the volume
+	Unfinished bool `json:",omitempty"` // the first create has not returned, so nobody has used the volume
 }
 
 // newRecord returns the record of a new volume.
@@ -48,8 +48,8 @@ func (r *record) identity() engine.Tags {
 	return engine.Tags{engine.Kind: "volume", engine.ID: r.ID, engine.Namespace: r.Namespace}
 }
 
-// engine returns the engine of the volume. It prefers the zfs program of f, the valid operator's file, because the
-// program's path may have changed after the record was written.
+// engine returns the engine of the volume. It uses the zfs program of the operator's file f, because the program may
+// have moved since the record was written. If f is nil, it uses the recorded program.
 func (r *record) engine(f *policy.File) *engine.Engine {
 	program := r.Program
 	if f != nil {
@@ -58,19 +58,19 @@ func (r *record) engine(f *policy.File) *engine.Engine {
 	return engine.Open(program, r.Root)
 }
 
-// records are files in a directory that only root can change, replaced by rename. The caller holds the lock of the
-// volume.
+// records is the directory of the records, which only root can change. A record is replaced by rename. The caller holds
+// the lock of the record's volume.
 type records struct{ dir string }
 
 const (
-	recordsDir = ".outrider" // in Nomad's directory of volumes
+	recordsDir = ".outrider" // name in Nomad's directory of volumes
 	recordFile = ".json"
-	tempFile   = ".tmp" // being written
+	tempFile   = ".tmp" // extension of a record that is being written
 )
 
 func (r records) path(id, kind string) string { return filepath.Join(r.dir, id+kind) }
 
-// trusted returns the users that own Nomad's directories and could replace its plugins anyway.
+// trusted returns the users that may own the records: Nomad's, which could replace the plugins anyway.
 func (r records) trusted() []int {
 	users := owndir.Nomad()
 	if info, err := os.Stat(filepath.Dir(r.dir)); err == nil {
@@ -79,7 +79,7 @@ func (r records) trusted() []int {
 	return users
 }
 
-// read returns nil if the volume has no record.
+// read returns the record of a volume, or nil if the volume has none.
 func (r records) read(id string) (*record, error) {
 	if err := owndir.Check(r.dir, r.trusted()...); err != nil {
 		return nil, err
@@ -141,7 +141,7 @@ func (r records) remove(id string) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// ids returns the ids of all records, and of temporary files that killed calls have left.
+// ids returns the ids of all volumes with a record, or with a temporary file that a killed call has left.
 func (r records) ids() (ids []string) {
 	entries, _ := os.ReadDir(r.dir)
 	for _, e := range entries {

@@ -14,7 +14,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/policy"
 )
 
-// restore mounts an existing volume, and answers. The operator's file matters only for a change of the capacity.
+// restore mounts an existing volume and answers. It needs the operator's file only to change the capacity.
 func (c *call) restore(ctx context.Context, rec *record) error {
 	if rec.Namespace != c.Namespace || rec.Name != c.Name {
 		return fmt.Errorf("volume %s is %q of namespace %q, not %q of %q", c.ID, rec.Name, rec.Namespace, c.Name,
@@ -54,8 +54,7 @@ func (c *call) mount(ctx context.Context, e *engine.Engine, rec *record, d engin
 	return c.answer(&Volume{path, d.Limits.Data})
 }
 
-// grows reports whether the request has a capacity that differs from the record's. A request without a
-// capacity changes nothing.
+// grows reports whether the request changes the capacity in the record. A request without a capacity changes nothing.
 func (c *call) grows(rec *record) bool {
 	return (c.Min != rec.Min || c.Max != rec.Max) && (c.Min != 0 || c.Max != 0)
 }
@@ -77,7 +76,7 @@ func (c *call) same(rec *record) error {
 	return nil
 }
 
-// resize sets the requested capacity. After a kill it can be called again, because the record changes last.
+// resize sets the requested capacity, and then saves it in the record. After a kill, it can be called again.
 func (c *call) resize(ctx context.Context, e *engine.Engine, f *policy.File, rec *record, d *engine.Dataset) error {
 	limits, err := f.Limits(rec.Class, c.Min, c.Max)
 	if err != nil {

@@ -28,7 +28,7 @@ import (
 // limit is the timeout of a call. It is shorter than Nomad's, 60 s, so the call can return an error.
 var limit = 55 * time.Second
 
-// at and late are test hooks. A test may kill the process at a step, and late fires after the limit of a hanging call.
+// at and late are test hooks: at may kill the process at a step, and late fires when a call hangs beyond its limit.
 var (
 	at   = func(string) {}
 	late = func() <-chan time.Time { return time.After(limit + 2*time.Second) }
@@ -40,7 +40,7 @@ func Role() bool {
 	if _, set := os.LookupEnv("DHV_OPERATION"); !set {
 		return false
 	}
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // an answer that nobody reads is an error, see call.make
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // a closed stdout must be an error, no signal: see call.make
 	os.Exit(Answer(os.LookupEnv, os.Stdout, os.Stderr))
 	return true
 }
@@ -69,16 +69,16 @@ func Answer(env func(string) (string, bool), stdout, stderr io.Writer) (exit int
 	var err error
 	select {
 	case err = <-done:
-	case <-late(): // the context can't end a system call that hangs
+	case <-late(): // a system call that hangs ignores the context
 		err = errors.New("the file system hangs: check its pool with \"zpool status\"")
 		if !answered.CompareAndSwap(false, true) {
-			err = <-done // the call has begun to answer; Nomad stops waiting after 60 s
+			err = <-done // the call is already answering; Nomad waits only 60 s in all
 		}
 	}
 	if err == nil {
 		return 0
 	}
-	_ = out.Encode(map[string]string{"error": plain.Line(err.Error(), 0)}) // fails if nobody reads stdout
+	_ = out.Encode(map[string]string{"error": plain.Line(err.Error(), 0)}) // an error means that nobody reads stdout
 	return 1
 }
 

@@ -26,7 +26,7 @@ import (
 
 const mib = 1 << 20
 
-// cases are run on one pool.
+// cases are tests that share one pool, by name.
 type cases map[string]func(*testing.T, *node)
 
 func (c cases) run(t *testing.T) {
@@ -41,7 +41,7 @@ func TestVolume(t *testing.T) { volumes.run(t) }
 var volumes = cases{
 	"is created, restored and deleted":          lives,
 	"nobody reads the answer of its create":     unread,
-	"its create hangs until its limit":          wakesUp,
+	"its create hangs until the time limit":     wakesUp,
 	"has the requested owner":                   owned,
 	"is full at its capacity":                   full,
 	"grows and shrinks":                         resized,
@@ -66,7 +66,7 @@ func lives(t *testing.T, n *node) {
 	n.only(r)
 	must.Eq(t, engine.Tags{"kind": "volume", "id": r.id, "volume": "data", "namespace": "default"}, n.get(r).Tags)
 
-	zfsfusetest.Unmount(t, got.Path) // as after a boot
+	zfsfusetest.Unmount(t, got.Path) // after a boot nothing is mounted
 	must.False(t, testsupport.Exists(filepath.Join(got.Path, "a")))
 	n.create(r)
 	has(t, got.Path, "a", "text")
@@ -75,7 +75,7 @@ func lives(t *testing.T, n *node) {
 	must.False(t, testsupport.Exists(got.Path))
 	must.SliceEmpty(t, n.records())
 	must.SliceLen(t, 1, n.inTrash())
-	n.delete(r) // again
+	n.delete(r) // deletes a missing volume, without an error
 	n.delete(volume())
 	must.SliceLen(t, 1, n.inTrash())
 	n.create(r) // a new volume, even with the same id
@@ -146,13 +146,13 @@ func resized(t *testing.T, n *node) {
 	got := n.create(r)
 	must.Eq(t, 64*mib, got.Bytes)
 	must.NoError(t, fill(t, got.Path, 40))
-	testsupport.Within(t, time.Minute, func() error { // ZFS counts the bytes with the next transaction group
+	testsupport.Within(t, time.Minute, func() error { // ZFS updates the usage numbers with a delay
 		if used := n.get(r).Usage.Data; used < 40*mib {
 			return fmt.Errorf("%d bytes are counted", used)
 		}
 		return nil
 	})
-	r.max = 1 << 40 // capped by the class, because min is lower
+	r.max = 1 << 40 // the class's maximum applies, because min is lower
 	must.Eq(t, 128*mib, n.create(r).Bytes)
 	r.min = 0
 	n.refused("create", r, `a capacity of 1 TiB is more than class "dir" allows: use at most 128MiB`)
@@ -172,7 +172,7 @@ func changed(t *testing.T, n *node) {
 	got := n.create(r)
 	put(t, got.Path, "a", "text")
 	must.NoError(t, os.Chmod(got.Path, 0o711))
-	n.create(r) // keeps the mode that the volume's user has set
+	n.create(r) // does not reset the mode that the user has set
 	hasOwner(t, got.Path, 1, 0, 0o711)
 	n.unchanged(func() {
 		n.fails("create", r.with("uid", "2"), `the parameter uid of a volume can't be changed from "1" to "2": make a new volume`)
@@ -188,7 +188,7 @@ func changed(t *testing.T, n *node) {
 func deleted(t *testing.T, n *node) {
 	for _, c := range []struct {
 		policy string
-		kept   time.Duration // how long the trash keeps the dataset; 0: no limit; -1: the trash does not get it
+		kept   time.Duration // how long the trash keeps the dataset; 0: without limit; -1: not at all
 	}{{"destroy", -1}, {"trash", time.Hour}, {"retain", 0}} {
 		before := len(n.inTrash())
 		n.file(`on_delete = "` + c.policy + `" trash_ttl = "1h"`)
@@ -215,7 +215,7 @@ func deleted(t *testing.T, n *node) {
 		}
 	}
 
-	// the class's current policy applies, or the recorded one if the class was removed
+	// the class's current policy applies; if the class was removed, the policy in the record applies
 	r, s := volume(), volume()
 	n.create(r)
 	n.create(s)
@@ -292,7 +292,7 @@ func restored(t *testing.T, n *node) {
 }
 
 func identified(t *testing.T, n *node) {
-	// a foreign dataset of that name
+	// another tool's dataset has the name of the new volume's dataset
 	r := volume()
 	folder := zfsfusetest.Sub(t, n.pool, "dir/default")
 	_, err := n.engine("dir").Create(t.Context(), "default/x", engine.Spec{Tags: engine.Tags{engine.Kind: "volume"}})
@@ -303,7 +303,7 @@ func identified(t *testing.T, n *node) {
 	n.delete(volume())
 	must.SliceEmpty(t, n.records())
 
-	// a dataset of that name with the tags of another volume
+	// a dataset has the name of the new volume's dataset, and the tags of another volume
 	s := volume()
 	_, err = n.engine("dir").Create(t.Context(), engine.VolumeName(s.namespace, s.id), engine.Spec{
 		Limits: engine.Limits{Data: 16 * mib}, Dir: filepath.Join(n.volumes, s.id),
@@ -311,7 +311,7 @@ func identified(t *testing.T, n *node) {
 	must.NoError(t, err)
 	n.refused("create", s, "not made by this plugin")
 
-	// the same volume under another name or namespace
+	// calls use the volume's id with another name or namespace
 	v := volume()
 	n.create(v)
 	other := v
@@ -322,7 +322,7 @@ func identified(t *testing.T, n *node) {
 	other.name = "else"
 	n.refused("create", other, `is "data" of namespace "default", not "else" of "default"`)
 
-	// the record is lost: the dataset's tags identify the volume
+	// the record is lost: the volume is found by the tags of its dataset
 	put(t, n.get(v).Path, "a", "text")
 	must.NoError(t, os.RemoveAll(filepath.Join(n.volumes, ".outrider")))
 	has(t, n.create(v).Path, "a", "text")
@@ -365,7 +365,7 @@ func cloned(t *testing.T, n *node) {
 		n.fails("create", volume("clone_from", "sauce@monday"), `volume "sauce" to clone was not found`)
 		n.fails("create", volume("clone_from", "clone@monday"), `2 volumes to clone are named "clone": use the id of one`)
 	})
-	liar := volume() // an older version allowed such a name
+	liar := volume() // its name will be an id, as an older version allowed
 	n.create(liar)
 	must.NoError(t, n.engine("dir").Tag(t.Context(), engine.VolumeName("default", liar.id),
 		engine.Tags{engine.Volume: source.id}))
@@ -378,7 +378,7 @@ func cloned(t *testing.T, n *node) {
 	n.refused("create", small, "a volume of 16777216 bytes can't be a clone of source@monday: ")
 }
 
-// holder starts a process with its working directory in a volume.
+// holder starts a process whose working directory is the volume, so the volume is in use.
 func holder(t *testing.T, path string) (end func()) {
 	t.Helper()
 	cmd := exec.Command("sleep", testsupport.Mark())
@@ -406,7 +406,7 @@ func used(t *testing.T, n *node) {
 		has(t, path, "a", "text")
 		n.create(r)
 
-		// Nomad's server allows the delete while tasks of the purged job still run
+		// Nomad's server allows a delete while tasks of the purged job still run: here, the process ends while delete waits
 		time.AfterFunc(500*time.Millisecond, end)
 		n.delete(r)
 		must.SliceEmpty(t, n.records())
@@ -435,7 +435,7 @@ func mistakes(t *testing.T, n *node) {
 		"clone outside":     {volume("clone_from", "../other/x@y"), `volume "../other/x" to clone was not found`},
 		"too large":         {with(func(r *request) { r.max = 1 << 40 }), `a capacity of 1 TiB is more than class "dir" allows: use at most 128MiB`},
 		"too small":         {with(func(r *request) { r.max = 1 << 10 }), `a capacity of 1 KiB is less than class "dir" allows: use at least 16MiB`},
-		"upside down":       {with(func(r *request) { r.min, r.max = 2, 1 }), `capacity_min 2 B is above capacity_max 1 B`},
+		"min above max":     {with(func(r *request) { r.min, r.max = 2, 1 }), `capacity_min 2 B is above capacity_max 1 B`},
 		"id":                {with(func(r *request) { r.id = "../../etc" }), `DHV_VOLUME_ID "../../etc" is not the id of a volume`},
 		"no id":             {with(func(r *request) { r.id = "" }), `DHV_VOLUME_ID "" is not the id of a volume`},
 		"path as namespace": {with(func(r *request) { r.namespace = ".trash" }), `DHV_NAMESPACE ".trash" is not a namespace`},
@@ -501,8 +501,8 @@ func crowd(t *testing.T, n *node) {
 	}
 }
 
-// The test runs the real binary. Nomad allows one second for a fingerprint, even at an agent's start, when all plugins
-// and volumes start.
+// The test runs the real binary. A fingerprint must be quick: Nomad allows one second for it, even when an agent starts
+// and all plugins and volumes start at once.
 func TestBinary_IsAHostVolumePlugin(t *testing.T) {
 	testsupport.Long(t, "builds the plugin")
 	exe := filepath.Join(t.TempDir(), "nomad-device-dataset")
