@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { conformance.Main(m, main) }
 
 func TestDriver_Conforms(t *testing.T) {
 	testsupport.NeedPython(t)
-	dir := t.TempDir() // gets only one interpreter, because uv runs every interpreter that it finds
+	dir := t.TempDir() // has only one interpreter, because uv runs each interpreter that it finds
 	must.NoError(t, errors.Join(os.Chmod(dir, 0o755), os.Chmod(filepath.Dir(dir), 0o755)))
 	must.NoError(t, os.Symlink(testsupport.Python, filepath.Join(dir, "python3")))
 	conformance.Driver{Config: fmt.Sprintf("interpreters = [%q]", dir)}.Test(t)

@@ -30,7 +30,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport/harness"
 )
 
-// TestMain also makes the test binary the supervisor and the launcher.
+// TestMain runs the tests. The driver starts this binary again as its supervisor and its launcher: there,
+// supervisor.Main does not return.
 func TestMain(m *testing.M) {
 	testsupport.BeginRoles()
 	supervisor.Main()
@@ -38,7 +39,8 @@ func TestMain(m *testing.M) {
 }
 
 func runTests(m *testing.M) int {
-	// TMPDIR is removed at the end, with the files that Nomad's harness leaves there; its path must be short for sockets
+	// Nomad's harness leaves files in TMPDIR, so the tests get one that is removed at the end. Its path must be short,
+	// because the path of a socket has at most 107 bytes.
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("p%d", os.Getpid()))
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -55,7 +57,7 @@ const patience = time.Minute
 // agent simulates the Nomad agent that uses the driver.
 type agent struct {
 	t   *testing.T
-	dir string // holds the state and the cache
+	dir string // the parent of state_dir and cache_dir
 	*testutils.DriverHarness
 	driver *driver.Driver
 	python *instance
@@ -106,7 +108,7 @@ func (a *agent) startDriver(change ...func(*Config)) {
 		AgentConfig: &base.AgentConfig{Driver: &base.ClientDriverConfig{}}}))
 	events, err := a.TaskEvents(ctx)
 	must.NoError(t, err)
-	go func() { // ends with the driver
+	go func() { // ends when stopDriver cancels ctx
 		for e := range events {
 			a.mu.Lock()
 			a.events = append(a.events, e)
@@ -115,7 +117,7 @@ func (a *agent) startDriver(change ...func(*Config)) {
 	}()
 }
 
-// onePython returns a directory with one interpreter. uv runs every interpreter that it finds, so more would be slow.
+// onePython returns a directory that has only one interpreter: uv runs each one that it finds, which takes time.
 func onePython(t *testing.T) string {
 	dir := filepath.Join(os.TempDir(), "python")
 	must.NoError(t, os.MkdirAll(dir, 0o755))
@@ -166,7 +168,7 @@ func (a *agent) task(config string, files map[string]string, change ...func(*dri
 	return cfg
 }
 
-// run runs a task to its end, and returns its stdout and its exit.
+// run runs a task until it exits, and returns its stdout and its exit result.
 func (a *agent) run(cfg *drivers.TaskConfig) (string, *drivers.ExitResult) {
 	a.t.Helper()
 	if _, _, err := a.StartTask(cfg); err != nil {
@@ -177,7 +179,7 @@ func (a *agent) run(cfg *drivers.TaskConfig) (string, *drivers.ExitResult) {
 	return a.output(cfg, "stdout"), r
 }
 
-// runs is like run, for a task that must succeed.
+// runs is like run, but fails the test if the task fails.
 func (a *agent) runs(cfg *drivers.TaskConfig) string {
 	a.t.Helper()
 	out, r := a.run(cfg)
@@ -238,7 +240,8 @@ func (a *agent) says(cfg *drivers.TaskConfig, text string) {
 	}
 }
 
-// hasSaid waits for all earlier events: events arrive in order, so it waits for the event of one more task.
+// hasSaid returns after the events of all earlier tasks have arrived. Events arrive in order, so it runs one more task,
+// and waits for that task's event.
 func (a *agent) hasSaid() {
 	a.t.Helper()
 	last := a.task(`code = "import os\nos.kill(os.getpid(), 9)"`, nil)

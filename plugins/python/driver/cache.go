@@ -25,7 +25,7 @@ var cacheUsage = plugin.Usage{
 		"works without an agent. Run it where the agent runs, in the agent's container if it has one.",
 }
 
-// cacheCommand runs the command "cache". Agents may use the cache at the same time: any processes can share a cache.
+// cacheCommand runs the command "cache". It is safe while agents use the cache: any number of processes can share it.
 func cacheCommand(ctx context.Context, line []string, out io.Writer) error {
 	flags := flag.NewFlagSet("cache", flag.ContinueOnError)
 	dir := flags.String("dir", "", "the `directory` of the cache, if the plugin's config sets cache_dir")

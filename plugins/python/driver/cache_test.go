@@ -50,7 +50,7 @@ func TestCacheCommand_KeepsEnvironmentsInUse(t *testing.T) {
 
 	all := a.cached("list")
 	must.SliceLen(t, 2, all)
-	used, unused := all[0], all[1] // the least recently used first
+	used, unused := all[0], all[1] // list prints the least recently used environment first
 	must.SliceLen(t, 2, used.Tasks)
 	must.SliceEmpty(t, unused.Tasks)
 	test.Eq(t, []string{"moon_phase-1.2"}, used.Packages)

@@ -106,7 +106,7 @@ func (t *TaskConfig) check() error {
 	return nil
 }
 
-// builder resolves build_user. A numeric id needs no account.
+// builder returns the user and group that build_user names, by name or by number. A number needs no account.
 func builder(c *Config) (*syscall.Credential, error) {
 	u, err := account.Resolve(c.BuildUser, nil)
 	switch {

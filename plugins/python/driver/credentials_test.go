@@ -33,7 +33,7 @@ func private(t *testing.T, wheels, password string) string {
 	return index.URL + "/simple"
 }
 
-// withNetrc writes a task's netrc file with credentials for the indexes of tests.
+// withNetrc writes the task's secrets/.netrc with a user and this password for 127.0.0.1, where tests serve indexes.
 func withNetrc(t *testing.T, cfg *drivers.TaskConfig, password string, mode os.FileMode) {
 	t.Helper()
 	path := filepath.Join(cfg.TaskDir().SecretsDir, ".netrc")
@@ -41,7 +41,7 @@ func withNetrc(t *testing.T, cfg *drivers.TaskConfig, password string, mode os.F
 	must.NoError(t, os.Chmod(path, mode))
 }
 
-func TestNetrc_OpensPrivateIndexes(t *testing.T) {
+func TestNetrc_GivesAccessToPrivateIndexes(t *testing.T) {
 	wheels := t.TempDir()
 	moon.Write(t, wheels)
 	url := private(t, wheels, "hunter2x")
@@ -100,7 +100,7 @@ func TestNetrc_IsReadWithTheRightsOfTheTask(t *testing.T) {
 	test.StrContains(t, err.Error(), "permission denied", test.Sprint(err))
 }
 
-// The lock names the node's index without credentials.
+// A uv.lock has the URL of the node's index without the credentials, which the driver must add from its own config.
 func TestUVLock_UsesTheNodesCredentials(t *testing.T) {
 	wheels := t.TempDir()
 	moon.Write(t, wheels)

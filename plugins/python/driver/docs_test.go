@@ -11,7 +11,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/schema/schematest"
 )
 
-// The page has only this driver's own options: the page of exec-lite documents the options that every driver has.
+// python.md documents only this driver's options. The options that all drivers share are on the page of exec-lite.
 func TestOptions_AreDocumented(t *testing.T) {
 	schematest.Document(t, "../../../docs/reference/python.md", map[string][]schema.Row{
 		"plugin options": schematest.Own(schema.Of[Config]().Doc(), schema.Of[driver.PluginOptions]().Doc()),

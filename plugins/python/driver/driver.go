@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package driver is the python driver: it turns a task's configuration into a command line of an interpreter, in an
-// environment with the packages that the program requires.
+// Package driver is the python driver. It runs a task's program with an interpreter, in an environment with the
+// packages that the program requires.
 package driver
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/install"
 )
 
-// Plugin is the python driver.
+// Plugin returns the python driver.
 func Plugin() driver.Plugin[Config, TaskConfig] {
 	return driver.Plugin[Config, TaskConfig]{
 		Name:    "python",
@@ -46,9 +46,9 @@ type instance struct {
 	logger  hclog.Logger
 	uv      *install.Finder
 	cache   *environment.Cache
-	builder *syscall.Credential // runs builds; nil: this process's user
+	builder *syscall.Credential // the user that runs builds; nil: this process's user
 
-	tidying sync.Mutex // held while the cache is tidied; nothing waits for it (TryLock)
+	tidying sync.Mutex // held during Tidy; always taken with TryLock, so nothing waits
 }
 
 var (
@@ -103,12 +103,12 @@ func cacheDir(configured string) (string, error) {
 	return filepath.Join(dir, "outrider", "python"), nil
 }
 
-// Fingerprint returns the node's interpreters. It also starts to tidy the cache, because it is called periodically.
+// Fingerprint returns the node's interpreters. It is called periodically, so it also starts the tidying of the cache.
 func (d *instance) Fingerprint(ctx context.Context) (map[string]*pstructs.Attribute, error) {
 	uv, err := d.uv.Find(ctx)
 	var failed *install.Error
 	switch {
-	case errors.As(err, &failed): // uv may work later
+	case errors.As(err, &failed): // uv is installed but could not be run now: unhealthy, not undetected
 		return nil, err
 	case err != nil:
 		return nil, driver.Undetected(err.Error())
@@ -144,7 +144,7 @@ func checkExec(dir string) error {
 	return nil
 }
 
-// tidy tidies the cache in the background, because a disk may be slow. It does nothing if a previous call still runs.
+// tidy tidies the cache in the background, because a disk may be slow. It does nothing while a previous tidy runs.
 func (d *instance) tidy(ctx context.Context) {
 	if !d.tidying.TryLock() {
 		return

@@ -21,19 +21,19 @@ func (d *instance) ReportExit(e driver.Ended) string {
 	}
 	own := filepath.Join(e.AllocDir, e.Task)
 	f, ok := traceback.Last(lastOutput(e), e.Exit.Code, filepath.Join(own, "local"), own, e.Command.Dir, e.AllocDir)
-	asked := strings.HasPrefix(f.Text, "KeyboardInterrupt") || f.Parting && e.Stopped // the program was asked to end
+	asked := strings.HasPrefix(f.Text, "KeyboardInterrupt") || f.Parting && e.Stopped // SIGINT or a stop ended the program
 	if !ok || asked {
 		return ""
 	}
 	return "Python: " + f.String()
 }
 
-// lastOutput returns the end of this run's stderr, limited to the newest log file.
+// lastOutput returns the end of this run's stderr. It reads only the newest log file.
 func lastOutput(e driver.Ended) []byte {
 	stream, from := e.Task+".stderr", e.StderrFrom
 	file, size := logs.End(e.AllocDir, stream)
 	begin := max(0, size-traceback.MaxTail)
-	if file == int64(from.File) && from.Offset <= size { // otherwise the log was rotated or truncated
+	if file == int64(from.File) && from.Offset <= size { // not rotated or truncated: skip the previous run
 		begin = max(begin, from.Offset)
 	}
 	r := logs.NewReader(e.AllocDir, stream, file, begin)

@@ -64,7 +64,7 @@ func TestReportExit_FollowsNoLinks(t *testing.T) {
 	secret := filepath.Join(a.dir, "secret")
 	must.NoError(t, os.WriteFile(secret, []byte("Traceback (most recent call last):\n  File \"x.py\", line 1, in "+
 		"<module>\nPassword: hunter2\n"), 0o600))
-	// the task makes a link to the secret, with the name of a newer log file
+	// the task plants a link to the secret under the name of a newer log file, which the driver must not follow
 	cfg := a.task("script = \"app.py\"\nargs = [\""+secret+"\"]",
 		map[string]string{"app.py": "import os, sys\nlogs = os.path.join(os.environ['LOGS'])\n" +
 			"os.symlink(sys.argv[1], os.path.join(logs, 'app.stderr.7'))\nsys.exit(1)\n"})
@@ -88,7 +88,7 @@ func TestReportExit_IgnoresEarlierRuns(t *testing.T) {
 		a.says(first, "ValueError: first")
 
 		second := *first
-		second.ID += "-2" // in the same allocation, with the same log files
+		second.ID += "-2" // a restart: another task ID, but the same allocation and log files
 		gate := filepath.Join(a.dir, "gate-"+first.AllocID)
 		must.NoError(t, os.WriteFile(filepath.Join(first.TaskDir().LocalDir, "app.py"), []byte("import os, sys, time\n"+
 			"while not os.path.exists('"+gate+"'): time.sleep(0.01)\nsys.exit('no settings')\n"), 0o644))

@@ -79,8 +79,8 @@ func (f taskFiles) read(name string, limit int64) ([]byte, error) {
 	return content, err
 }
 
-// openRegular opens a regular file for reading. It neither hangs on a FIFO nor touches a device: it opens the path with
-// O_PATH, checks the file type, and opens the same file again through /proc (open(2)).
+// openRegular opens a regular file for reading. Opening a FIFO could hang, and a device could react, so it opens the
+// path with O_PATH, checks the type, and opens the same file again through /proc (open(2)).
 func openRegular(path string) (*os.File, error) {
 	found, err := os.OpenFile(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -106,7 +106,7 @@ func asUser(u *task.User, f func() error) error {
 	}
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // never unlocked: no other goroutine may run on this thread
+		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
 		if err := becomeOnThread(u); err != nil {
 			done <- err
 			return
@@ -121,7 +121,7 @@ func becomeOnThread(u *task.User) error {
 	if len(u.Groups) > 0 {
 		groups = unsafe.Pointer(&u.Groups[0])
 	}
-	// syscall.Setgroups would change all threads
+	// not syscall.Setgroups, which changes the groups of all threads
 	if _, _, errno := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(u.Groups)), uintptr(groups), 0); errno != 0 {
 		return fmt.Errorf("failed to switch to the groups of the task's user: %w", errno)
 	}
@@ -131,14 +131,14 @@ func becomeOnThread(u *task.User) error {
 	if _, err := unix.SetfsuidRetUid(int(u.UID)); err != nil {
 		return fmt.Errorf("failed to switch to the task's user: %w", err)
 	}
-	// the kernel reports no error of setfsuid, so read the id back
+	// setfsuid reports no errors, so read the id back: -1 changes nothing
 	if uid, _ := unix.SetfsuidRetUid(-1); uid != int(u.UID) {
 		return errors.New("failed to switch to the task's user")
 	}
 	if u.UID == 0 {
 		return nil
 	}
-	// CAP_SYS_PTRACE would allow access to /proc/<pid>/root: the mount namespaces of other processes
+	// with CAP_SYS_PTRACE, paths such as /proc/<pid>/root would lead into the mount namespaces of other processes
 	var none [2]unix.CapUserData
 	if err := unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0]); err != nil {
 		return fmt.Errorf("failed to drop capabilities: %w", err)

@@ -22,14 +22,14 @@ const installed = "import importlib.metadata as m\n" +
 // input is one way in which a job can declare its requirements.
 type input struct {
 	name   string
-	config string            // of the task, in addition to script = "app.py"
-	files  map[string]string // in addition to app.py, which prints the installed packages
-	want   string            // the installed packages
-	says   string            // if the input is refused: a part of the error
+	config string            // the task's options, without script = "app.py"
+	files  map[string]string // the task's files; the default app.py prints the installed packages
+	want   string            // the installed packages, as app.py prints them
+	says   string            // a part of the error; empty if the task must run
 	names  bool              // the input names an index or a page, which a node can refuse (job_indexes)
 }
 
-// asScript returns a script with these lines as its metadata.
+// asScript returns an app.py with these lines as its inline metadata (PEP 723).
 func asScript(lines string) string {
 	block := "# /// script\n"
 	for line := range strings.Lines(lines) {
@@ -38,14 +38,14 @@ func asScript(lines string) string {
 	return block + "# ///\n" + installed
 }
 
-// project returns a pyproject.toml with dependencies in TOML, and more lines.
+// project returns a pyproject.toml with the elements of its list of dependencies, and with more lines at the end.
 func project(dependencies, more string) string {
 	return "[project]\nname = \"shop\"\nversion = \"1\"\nrequires-python = \">=3.8\"\n" +
 		"dependencies = [" + dependencies + "]\n" + more
 }
 
-// Each input works, or fails with an error that names what to write instead. The public index has a moon-phase by
-// another author, newer than the private index's.
+// Each input is installed, or refused with an error that names what to write instead. The public index also has a newer
+// moon-phase, by another author, which no task may get.
 func TestInputs_AreInstalledOrRefused(t *testing.T) {
 	open, private := t.TempDir(), t.TempDir()
 	strangers := moon

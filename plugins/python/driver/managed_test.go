@@ -50,10 +50,10 @@ func standalone(t *testing.T, top, version string) []byte {
 	return all.Bytes()
 }
 
-// zstandard returns content as a frame of uncompressed blocks (RFC 8878).
+// zstandard returns a Zstandard frame (RFC 8878) with content in uncompressed blocks.
 func zstandard(content []byte) []byte {
 	const most = 1 << 17
-	frame := []byte{0x28, 0xb5, 0x2f, 0xfd, 0, 7 << 3} // a window of 128 KiB
+	frame := []byte{0x28, 0xb5, 0x2f, 0xfd, 0, 7 << 3} // magic number, no flags, a window of 128 KiB
 	for len(content) > 0 {
 		n := min(most, len(content))
 		header := n << 3

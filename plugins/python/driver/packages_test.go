@@ -47,7 +47,8 @@ var moon = wheeltest.Wheel{Name: "moon-phase", Version: "1.2"}
 
 const useMoon = "import moon_phase, sys\nprint(moon_phase.VERSION, sys.prefix)\n"
 
-// withMoon returns a task that runs a script with a requirement for the wheel moon in the task's local directory.
+// withMoon returns a task that runs script with one requirement. The wheel moon is in local/wheels, which find_links
+// names.
 func (a *agent) withMoon(script, requirement string, change ...func(*drivers.TaskConfig)) *drivers.TaskConfig {
 	a.t.Helper()
 	cfg := a.task("script = \"app.py\"\nrequirements = [\""+requirement+"\"]\nfind_links = [\"local/wheels\"]",
@@ -56,7 +57,7 @@ func (a *agent) withMoon(script, requirement string, change ...func(*drivers.Tas
 	return cfg
 }
 
-// uvLock locks a project with uv and an index. Another member of the workspace requires an older sun-spots.
+// uvLock returns the uv.lock of a project. If the project is a workspace, its member requires an older sun-spots.
 func uvLock(t *testing.T, index, pyproject string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -73,7 +74,7 @@ func uvLock(t *testing.T, index, pyproject string) string {
 	return string(content)
 }
 
-// Tasks with different wheels of the same name and version must not share an environment.
+// Tasks whose wheels have the same name and version but different content must not share an environment.
 func TestEnvironment_DependsOnWheelsOfTheTask(t *testing.T) {
 	a := start(t)
 	out := a.runs(a.withMoon(useMoon, "Moon_Phase >= 1"))
@@ -153,7 +154,7 @@ func TestFiles_AreReadWithTheRightsOfTheTask(t *testing.T) {
 	a := start(t)
 	secret := filepath.Join(a.dir, "secret")
 	must.NoError(t, os.WriteFile(secret, []byte("password = hunter2 -e\n"), 0o600))
-	// everybody may read /mnt/r.txt, but the file is in another mount namespace
+	// all users may read /mnt/r.txt, but it is in another mount namespace, which /proc/<pid>/root would lead into
 	other := exec.Command("unshare", "--mount", "sh", "-c",
 		"mount -t tmpfs none /mnt && echo password = hunter2 -e > /mnt/r.txt && echo made && exec sleep 1000")
 	made, err := other.StdoutPipe()
@@ -190,7 +191,7 @@ func TestCommand_SetsHomeForAUserWithoutAHome(t *testing.T) {
 		`assert 'PYTHONHOME' not in os.environ\nprint(home, os.environ['XDG_CACHE_HOME'])"`
 	t.Setenv("XDG_CACHE_HOME", "/root/.cache")
 	t.Setenv("PYTHONHOME", "/nowhere")
-	inherits := func(c *drivers.TaskConfig) { // from the agent
+	inherits := func(c *drivers.TaskConfig) { // as if from the agent's environment
 		c.User, c.Env["XDG_CACHE_HOME"], c.Env["PYTHONHOME"] = "nobody", "/root/.cache", "/nowhere"
 	}
 	cfg := a.task(config, nil, inherits)

@@ -39,7 +39,7 @@ func (d *instance) environment(
 		spec.Fresh = d.config.RefreshAfter.Duration()
 	}
 	if r.Config.Refresh {
-		spec.Fresh = time.Minute // a task that fails and is started again every few seconds must not build all the time
+		spec.Fresh = time.Minute // a task that fails and restarts every few seconds must not cause a build each time
 	}
 	spec.Build = func(ctx context.Context, dir, scratch string) error {
 		req := install.Request{
@@ -63,7 +63,7 @@ func (d *instance) environment(
 	return d.get(ctx, r, cmd, fmt.Sprintf("with %s for %s", uv, python), spec)
 }
 
-// get returns the environment of spec, from the cache or newly built. The task uses it until the task ends.
+// get returns the environment of spec, from the cache or newly built. The environment stays there until the task ends.
 func (d *instance) get(
 	ctx context.Context, r request, cmd *task.Command, name string, spec environment.Spec,
 ) (*environment.Environment, error) {
@@ -95,8 +95,8 @@ func (d *instance) get(
 	return env, nil
 }
 
-// startError returns the error that Nomad shows. It is recoverable if a later start, or a start on another node,
-// may succeed. Nomad looks only at the outermost error (plugins/drivers/server.go). ctx ends with the plugin.
+// startError returns the error that Nomad shows. It is recoverable if a later start, or one on another node, may
+// succeed: Nomad checks only the outermost error for that (plugins/drivers/server.go). ctx ends with the plugin.
 func startError(ctx context.Context, err error, limit time.Duration) error {
 	full := errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 	var failed *install.Error
@@ -115,7 +115,7 @@ func startError(ctx context.Context, err error, limit time.Duration) error {
 	return err
 }
 
-// format must change when environments are built differently, so that older environments are not used.
+// format is a part of all keys. Increase it to build environments differently: older environments are then not used.
 const format = 8
 
 // environmentKey describes all inputs of an environment: two environments that may differ have different keys. text is

@@ -31,7 +31,7 @@ func TestBuild_TimeoutIsRecoverable(t *testing.T) {
 	}
 }
 
-// age moves the build time of all environments back.
+// age makes all cached environments older: it moves their recorded build time back.
 func (a *agent) age(by time.Duration) {
 	a.t.Helper()
 	entries, err := filepath.Glob(filepath.Join(a.dir, "cache/meta/*.json"))
@@ -51,7 +51,7 @@ func (a *agent) age(by time.Duration) {
 }
 
 // An environment of requirements without a lock is built again if it is older than refresh_after, or if refresh is set.
-func TestRefresh_BuildsAgain(t *testing.T) {
+func TestRefresh_RebuildsTheEnvironment(t *testing.T) {
 	wheels := t.TempDir()
 	moon.Write(t, wheels)
 	handler := wheel.Index(wheels)

@@ -53,7 +53,7 @@ func newProgram(t *TaskConfig, files taskFiles) (program, error) {
 	return p, err
 }
 
-// read parses the metadata of a source. A zip application has none.
+// read parses the metadata in a program's source. A file with a NUL byte is a zip application, which has none.
 func (p *program) read(name string, source []byte) error {
 	if bytes.ContainsRune(source, 0) {
 		return nil
@@ -77,7 +77,7 @@ func writeInlineCode(taskDir, code string, u *task.User) error {
 		if err := root.Remove(inlineCode); err != nil && !os.IsNotExist(err) {
 			return err
 		}
-		f, err := root.OpenFile(inlineCode, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) // always a new file, never a FIFO
+		f, err := root.OpenFile(inlineCode, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) // never an existing link or FIFO
 		if err != nil {
 			return err
 		}
@@ -125,8 +125,8 @@ func (t *TaskConfig) isProject() bool {
 	return len(t.Requirements) == 1 && path.Base(t.Requirements[0]) == "pyproject.toml"
 }
 
-// isFileName distinguishes a file name from a requirement. A requirement has no slash, and does not end in .txt or .in,
-// unless it is "name @ https://…" or the URL of a wheel.
+// isFileName reports whether an element of requirements is a file name: it has a slash, or ends in .txt or .in, and is
+// neither "name @ https://…" nor the URL of a wheel.
 func isFileName(text string) bool {
 	if strings.Contains(text, "@") || strings.Contains(text, "://") {
 		return false

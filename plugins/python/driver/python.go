@@ -78,8 +78,8 @@ func (d *instance) choose(ctx context.Context, job, script, project string) (ins
 	return fitting[0], nil
 }
 
-// versionsOf lists the minor and full versions that are on the node or can be installed, each once, for set_contains
-// and set_contains_any. Pre-releases add no minor version: ">=3.15" does not allow 3.15.0rc1 (PEP 440).
+// versionsOf lists the minor and full versions of interpreters ("3.11,3.11.2"), each once, for constraints with
+// set_contains and set_contains_any. A pre-release adds no minor version: ">=3.15" does not allow 3.15.0rc1 (PEP 440).
 func versionsOf(pythons []install.Python) string {
 	var minors, versions []string
 	for _, p := range pythons {
@@ -94,7 +94,7 @@ func versionsOf(pythons []install.Python) string {
 	return strings.Join(slices.Concat(slices.Compact(minors), slices.Compact(versions)), ",")
 }
 
-// install returns a downloaded interpreter from the cache, or installs it there, sealed like an environment.
+// install returns the cached copy of an interpreter. uv downloads a missing one, and it is sealed like an environment.
 func (d *instance) install(
 	ctx context.Context, r request, cmd *task.Command, uv install.Installer, python install.Python,
 ) (install.Python, error) {

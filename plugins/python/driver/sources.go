@@ -24,15 +24,15 @@ import (
 
 // sources are the origins of an environment's packages. The exported fields are part of the environment's key.
 type sources struct {
-	Indexes requirement.Sources // of the node and the job, without the job's directories
+	Indexes requirement.Sources // the sources of the node and the job, except the job's directories
 
-	// Wheels has the digest of each of the job's directories. It is empty if the requirements have hashes, because
-	// uv checks the hashes.
+	// Wheels has a digest of the wheels in each of the job's directories. It is empty if the requirements have hashes:
+	// then uv checks the wheels.
 	Wheels []string
 
 	wheelhouses []wheelhouse // the job's directories
-	netrc       []byte       // of the task, may be empty
-	limit       int64        // the maximum size of the wheels in all of the job's directories together, in bytes
+	netrc       []byte       // the task's netrc file, may be empty
+	limit       int64        // the maximum size of all of the job's wheels together, in bytes
 }
 
 // wheelhouse is a directory of a task with wheels. The wheels are copied for uv, which cannot access the directory.
@@ -94,8 +94,8 @@ func readNetrc(files taskFiles) ([]byte, error) {
 	return content, nil
 }
 
-// into copies the job's wheels into the build's scratch directory, and returns the sources as uv sees them.
-// The scratch directory may belong to another user, so links that lead out of it are not followed.
+// into copies the job's wheels into the build's scratch directory, and returns the sources with the directories of the
+// copies. The scratch directory may belong to another user, so links that lead out of it are not followed.
 func (s *sources) into(ctx context.Context, scratch string) (requirement.Sources, error) {
 	indexes := s.Indexes
 	indexes.FindLinks = slices.Clone(indexes.FindLinks)
@@ -123,8 +123,8 @@ func (s *sources) into(ctx context.Context, scratch string) (requirement.Sources
 	return indexes, nil
 }
 
-// copy returns the digest of the names and content of the wheels, read with the rights of the task's user. It also
-// copies them into a directory below root, unless root is nil, and subtracts their size from left.
+// copy reads the wheels with the rights of the task's user, and returns a digest of their names and content. If root is
+// not nil, it copies them to dir below root. It subtracts their size from left, and fails if nothing is left.
 func (h *wheelhouse) copy(ctx context.Context, root *os.Root, dir string, left *int64) (sum string, err error) {
 	defer func() {
 		if err != nil {
@@ -158,7 +158,7 @@ func (h *wheelhouse) copy(ctx context.Context, root *os.Root, dir string, left *
 	return hex.EncodeToString(all.Sum(nil)), nil
 }
 
-// copyWheel copies at most limit bytes of a wheel to sum and, unless root is nil, to a file below root.
+// copyWheel writes at most limit bytes of a wheel to sum and, if root is not nil, to the file target below root.
 func (h *wheelhouse) copyWheel(
 	name string, root *os.Root, target string, sum io.Writer, limit int64,
 ) (size int64, err error) {

@@ -18,7 +18,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
-// sourcesOf returns the sources of a job with find_links.
+// sourcesOf returns the sources of a job with these find_links, on a node with this cache_max_size.
 func sourcesOf(ctx context.Context, hashed bool, limit string, dirs ...string) (*sources, error) {
 	c := schema.Of[Config]().Default()
 	c.Offline, c.CacheMaxSize = true, schema.Size(limit)

@@ -104,10 +104,10 @@ func use(cmd *task.Command, env *environment.Environment) {
 	cmd.Env = append(cmd.Env, "PATH="+bin+":"+path, "VIRTUAL_ENV="+env.Dir)
 }
 
-// settings matches variables of the agent for other interpreters or another user: tasks do not inherit these variables.
+// settings matches variables that configure the agent's interpreters, or belong to its user. Tasks do not inherit them.
 var settings = regexp.MustCompile(`^(?:PYTHON|PIP_|UV_|CONDA_|VIRTUAL_ENV=|XDG_CACHE_HOME=)`)
 
-// withHome sets HOME, and an unset XDG_CACHE_HOME, to paths in dir if the user has no home: programs keep caches there.
+// withHome replaces a missing HOME with dir, and then also sets an unset XDG_CACHE_HOME, so programs can keep caches.
 func withHome(env []string, files taskFiles, dir string) []string {
 	const variable = "HOME="
 	for _, v := range env {
@@ -127,7 +127,7 @@ func withHome(env []string, files taskFiles, dir string) []string {
 
 // interpreterArgs returns the interpreter's options, which come before the program.
 func interpreterArgs(c *TaskConfig) []string {
-	args := []string{"-X", "faulthandler"} // not PYTHONFAULTHANDLER, which -I ignores
+	args := []string{"-X", "faulthandler"} // an option, because -I ignores PYTHONFAULTHANDLER
 	if c.Unbuffered {
 		args = append(args, "-u")
 	}

@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestOpenRegular_RefusesOtherFiles(t *testing.T) {
+func TestOpenRegular_RefusesFilesThatAreNotRegular(t *testing.T) {
 	dir := t.TempDir()
 	file, fifo, link := filepath.Join(dir, "file"), filepath.Join(dir, "fifo"), filepath.Join(dir, "link")
 	must.NoError(t, os.WriteFile(file, []byte("text"), 0o600))

@@ -20,28 +20,28 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// entry is the record of a key's environment. Directories below envs without a record are never used. The modification
-// time of the record's file is the time of the last use. The file is writable until Tidy has synced the environment to
-// the disk: until then a crash of the machine may lose files of the environment.
+// entry is the record of an environment. A directory below envs without a record is never used. The file's modification
+// time is the time of the last use. The file is writable until Tidy has synced the environment to the disk: if the
+// machine crashes before, files of the environment may be lost, so it is not used after a reboot.
 type entry struct {
-	ID    string    `json:"id"`  // the name of the directory
+	ID    string    `json:"id"`  // the name of its directory below envs
 	Key   string    `json:"key"` // Spec.Key
 	Built time.Time `json:"built"`
-	Boot  string    `json:"boot"` // the machine's boot ID at the time of the build
+	Boot  string    `json:"boot"` // the machine's boot ID during the build
 	Tree  tree      `json:"tree"`
 
-	key  string    // the name of the record
-	used time.Time // the modification time
+	key  string    // the name of the file, without .json
+	used time.Time // the file's modification time
 }
 
 const entrySuffix = ".json"
 
 func (s *store) entryPath(key string) string { return s.path("meta", key+entrySuffix) }
 
-// errNotWhole is the error of a record or an environment that exists but must not be used.
+// errNotWhole is the error for a record or an environment that exists but must not be used.
 var errNotWhole = errors.New("incomplete or changed since the build")
 
-// readEntry returns fs.ErrNotExist if a key has no record, and errNotWhole if a crash made the record unusable.
+// readEntry reads the record of a key. The error is fs.ErrNotExist without a record, and errNotWhole if it is unusable.
 func (s *store) readEntry(key string) (entry, error) {
 	e := entry{key: key}
 	f, err := os.Open(s.entryPath(key))
@@ -69,7 +69,7 @@ func (s *store) readEntry(key string) (entry, error) {
 
 func unsynced(info fs.FileInfo) bool { return info.Mode()&0o200 != 0 }
 
-// writeEntry replaces the record of a key. It writes a temporary file in builds first: Tidy removes leftovers there.
+// writeEntry replaces the record of a key. It first writes a file in builds, where Tidy removes a crash's leftovers.
 func (s *store) writeEntry(e entry) error {
 	content, err := json.MarshalIndent(e, "", "  ")
 	if err != nil {
@@ -108,7 +108,7 @@ func (s *store) entries() (map[string]entry, error) {
 	return found, nil
 }
 
-// touch records that an environment is used now.
+// touch sets the time of an environment's last use to now.
 func (s *store) touch(key string) {
 	now := time.Now()
 	if err := ignoreMissing(os.Chtimes(s.entryPath(key), now, now)); err != nil {
@@ -116,7 +116,7 @@ func (s *store) touch(key string) {
 	}
 }
 
-// find returns the environment of a key, locked, or nil if it does not exist or must not be used.
+// find returns the environment of a key, with a shared lock on it, or nil if no environment exists that may be used.
 func (s *store) find(ctx context.Context, key string) (*Environment, error) {
 	for {
 		e, err := s.readEntry(key)
@@ -125,7 +125,7 @@ func (s *store) find(ctx context.Context, key string) (*Environment, error) {
 			if l, err = s.tryLock(e.ID, shared); err != nil {
 				return nil, err
 			}
-			if l == nil { // Tidy checks or removes the environment; the record is removed first, so the wait is short
+			if l == nil { // Tidy has the lock; if it removes the environment, it removes the record first, so the wait is short
 				select {
 				case <-ctx.Done():
 					return nil, ctx.Err()
@@ -135,7 +135,7 @@ func (s *store) find(ctx context.Context, key string) (*Environment, error) {
 			}
 			if now, changed := s.readEntry(key); changed != nil || now.ID != e.ID {
 				l.close()
-				continue // removed or replaced
+				continue // the record was removed or replaced before the lock: look again
 			}
 			err = s.check(e)
 		}
@@ -155,7 +155,7 @@ func (s *store) find(ctx context.Context, key string) (*Environment, error) {
 	}
 }
 
-// check compares an environment with its state after the build.
+// check returns errNotWhole if the files of an environment are no longer those of its build.
 func (s *store) check(e entry) error {
 	now, err := measure(s.path("envs", e.ID))
 	if errors.Is(err, fs.ErrNotExist) || err == nil && now.Digest != e.Tree.Digest {
@@ -166,7 +166,7 @@ func (s *store) check(e entry) error {
 
 // Cached describes an environment in the cache for display.
 type Cached struct {
-	ID    string    `json:"id"` // Environment.ID
+	ID    string    `json:"id"` // as Environment.ID
 	Dir   string    `json:"dir"`
 	Key   string    `json:"key"` // Spec.Key
 	Built time.Time `json:"built"`
@@ -177,8 +177,8 @@ type Cached struct {
 	Packages []string `json:"packages"` // "rich-13.9.4"
 }
 
-// List returns the environments that tasks can get, the least recently used first. It creates no cache: the error is
-// fs.ErrNotExist if the cache does not exist.
+// List returns the environments that tasks can get, the least recently used first. If the cache does not exist, List
+// does not create it, and the error is fs.ErrNotExist.
 func (c *Cache) List() ([]Cached, error) {
 	if _, err := os.Stat(filepath.Join(c.cfg.Dir, "meta")); err != nil {
 		return nil, fmt.Errorf("%s is not a cache of environments: %w", c.cfg.Dir, err)
@@ -200,7 +200,7 @@ func (c *Cache) List() ([]Cached, error) {
 		one := Cached{ID: e.ID[:8], Dir: s.path("envs", e.ID), Key: e.Key, Built: e.Built, Used: e.used, Size: e.Tree.Size,
 			Tasks: []string{}, Packages: []string{}}
 		for _, link := range running {
-			if task, err := os.Readlink(link); err == nil { // otherwise the task has just ended
+			if task, err := os.Readlink(link); err == nil { // fails if the task has just ended
 				one.Tasks = append(one.Tasks, task)
 			}
 		}
@@ -214,7 +214,7 @@ func (c *Cache) List() ([]Cached, error) {
 	return all, nil
 }
 
-// users returns the environment's links to running tasks and to ended tasks.
+// users returns the links of tasks to an environment: of those that still run, and of those that have ended.
 func (s *store) users(id string) (running, ended []string, err error) {
 	names, err := s.names(filepath.Join("users", id))
 	for _, name := range names {

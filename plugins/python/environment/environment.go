@@ -8,7 +8,7 @@
 // Below Config.Dir are
 //
 //	envs/<id>        an environment, finished or being built; the id is random
-//	meta/<key>.json  the environment's record: id and digest of the files; written last, and required for the use
+//	meta/<key>.json  the environment's record: id and digest of the files; written last; without it, envs/<id> is unused
 //	users/<id>/      for each task that uses the environment, a link to a directory that exists as long as the task
 //	builds/          temporary files of builds
 //	lock             a file whose bytes are locked, see type lock
@@ -70,36 +70,36 @@ type Spec struct {
 	// Interpreter is the only target allowed for absolute links in the environment.
 	Interpreter string
 
-	// Fresh is how long after its build an environment may serve new tasks; 0: no limit. (The versions that requirements
-	// without a lock resolve to change over time.)
+	// Fresh is the maximum age of an environment for new tasks; 0: no limit. Without a lock, the same requirements can
+	// resolve to newer versions later.
 	Fresh time.Duration
 
-	// Build creates the environment in the empty directory dir, as the user Config.Builder. scratch is for temporary
-	// files. It is on the same file system, and removed before dir is sealed, so files in dir may be hard links to files
-	// in scratch. Both directories belong to the builder, as must all files that Build creates there. All processes that
-	// Build started must have ended when it returns.
+	// Build creates the environment in the empty directory dir, as the user Config.Builder. scratch is a directory for
+	// temporary files on the same file system. It is removed before dir is sealed, so files in dir may be hard links to
+	// files in scratch. Both directories belong to the builder, and so must all files in them. When Build returns, all
+	// processes that it started must have ended.
 	Build func(ctx context.Context, dir, scratch string) error
 
 	// Waiting is called once if another task or process builds the same environment. May be nil.
 	Waiting func()
 }
 
-// Environment may be used until Release.
+// Environment is an environment in the cache. It is protected from removal until Release.
 type Environment struct {
 	Dir  string        // read-only
 	ID   string        // the first eight characters of Dir's base name, for display
-	Hit  bool          // the environment was in the cache
+	Hit  bool          // it was in the cache, and not built by this call
 	Age  time.Duration // since the build
-	Size int64         // bytes, in blocks of 4 KiB for each file
+	Size int64         // bytes; each file counts in blocks of 4 KiB
 
 	id    string // the name of Dir
 	store *store
-	lock  *lock // shared, on id
+	lock  *lock // a shared lock on id, which protects the environment from removal
 }
 
-// Get returns an existing, unchanged environment, or builds one. If several callers, in any process, need the same
-// environment, one of them builds it and the others wait; if that build fails, the next caller builds. Get returns
-// errors of Spec.Build unwrapped.
+// Get returns an environment from the cache if it is unchanged and fresh enough, and builds one otherwise. Callers that
+// need the same environment, in any process, wait while one of them builds it. If that build fails, the next caller
+// builds. Get returns errors of Spec.Build unwrapped.
 func (c *Cache) Get(ctx context.Context, s Spec) (*Environment, error) {
 	st, err := c.cfg.open()
 	if err != nil {
@@ -127,7 +127,7 @@ func (c *Cache) Get(ctx context.Context, s Spec) (*Environment, error) {
 		if building, err = st.tryLock(s.Key, exclusive); err != nil {
 			return nil, err
 		}
-		if building != nil { // look again: another caller may have just finished the build
+		if building != nil { // another caller may have finished the build before this one got the lock: look again
 			continue
 		}
 		if s.Waiting != nil {
@@ -143,15 +143,15 @@ func (c *Cache) Get(ctx context.Context, s Spec) (*Environment, error) {
 	}
 }
 
-// serves reports whether an environment is fresh enough for a new task. A build time in the future makes it outdated:
+// serves reports whether an environment is fresh enough for a new task. If its build time is in the future, it is not:
 // the clock was wrong then, or is wrong now.
 func (e *Environment) serves(s *Spec) bool {
 	return s.Fresh <= 0 || e.Age <= s.Fresh && e.Age > -time.Minute
 }
 
-// Acquire records that a task uses the environment as long as the directory stateDir (absolute) exists. Call it before
-// the task starts, when stateDir does not exist yet, and Release after the start: before Release, nothing checks
-// stateDir. The record need not survive a crash of the machine, because no task survives the crash.
+// Acquire records that a task uses the environment for as long as the directory stateDir (absolute) exists. Call it
+// before the task starts, and Release after stateDir exists: until Release, a missing stateDir does not end the use. A
+// crash of the machine may lose the record, because it also ends the task.
 func (e *Environment) Acquire(stateDir string) error {
 	dir := e.store.path("users", e.id)
 	sum := sha256.Sum256([]byte(stateDir))
@@ -165,17 +165,17 @@ func (e *Environment) Acquire(stateDir string) error {
 	return nil
 }
 
-// Release ends the protection that began with Get: from now on only tasks that acquired the environment protect it from
-// removal. It may be called more than once, and on nil.
+// Release ends the protection from removal that began with Get. From then on, only tasks protect the environment: those
+// that have acquired it. Release may be called more than once, and on nil.
 func (e *Environment) Release() {
 	if e != nil {
 		e.lock.close()
 	}
 }
 
-// build builds an environment for a key, whose lock the caller holds, and returns it locked. It builds at the final
-// path, below a directory that this process owns, so the builder cannot replace the environment as a whole. Errors of
-// Spec.Build are returned unwrapped.
+// build builds an environment and returns it with a shared lock. The caller holds the lock of the key. The environment
+// is built at its final path, in a directory that belongs to this process's user, so the builder cannot replace the
+// environment as a whole. Errors of Spec.Build are returned unwrapped.
 func (s *store) build(ctx context.Context, key string, spec *Spec) (env *Environment, err error) {
 	id := strings.ToLower(rand.Text())
 	l, err := s.tryLock(id, shared)
@@ -202,7 +202,7 @@ func (s *store) build(ctx context.Context, key string, spec *Spec) (env *Environ
 	if err := spec.Build(ctx, dir, scratch); err != nil {
 		return nil, err
 	}
-	s.removeTree(scratch) // first, because sealing refuses files with more than one link
+	s.removeTree(scratch) // before sealing, which refuses files with more than one hard link
 	t, err := s.seal(dir, spec.Interpreter)
 	if err != nil {
 		return nil, fmt.Errorf("failed to seal the environment: %w", err)

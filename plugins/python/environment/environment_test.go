@@ -16,7 +16,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// testDir returns a directory that other users can reach, unlike t.TempDir.
+// testDir returns a new directory that other users can enter, unlike t.TempDir. It is removed after the test.
 func testDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "environment-test-")
@@ -30,7 +30,7 @@ func testDir(t testing.TB) string {
 	return dir
 }
 
-// builder is the build user of tests run as root. Nothing else uses its ID.
+// builder returns the user of builds in tests that run as root, and nil in others. No other process has its ID.
 func builder() *syscall.Credential {
 	if os.Geteuid() != 0 {
 		return nil
@@ -42,7 +42,7 @@ func testCache(t testing.TB) *Cache {
 	return Open(Config{Dir: filepath.Join(testDir(t), "cache"), Builder: builder(), Log: t.Logf})
 }
 
-// writeTree writes a tree like a virtual environment's, in 10 directories.
+// writeTree writes a tree like that of a virtual environment, with this many files in 10 directories.
 func writeTree(dir string, files int) error {
 	for i := range files {
 		d := filepath.Join(dir, "lib", fmt.Sprintf("package%d", i%10))
@@ -105,7 +105,7 @@ func mustTidy(t testing.TB, c *Cache) {
 	must.NoError(t, c.Tidy(context.Background()))
 }
 
-// mustBeTidy checks that the cache has this number of environments, all intact, and no leftovers.
+// mustBeTidy checks that the cache has this many environments, that all are intact, and that nothing else is left.
 func mustBeTidy(t testing.TB, c *Cache, environments int) {
 	t.Helper()
 	s, err := c.cfg.open()

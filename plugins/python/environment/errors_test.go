@@ -39,7 +39,7 @@ func TestCache_HashesSecrets(t *testing.T) {
 	test.NoError(t, err)
 }
 
-// The limit grows by one file or 4 KiB at a time, so each step of a build that needs space fails once.
+// Each round has one more file or 4 KiB more than the last, so the disk is full once at each step of a build.
 func TestCache_SurvivesAFullDisk(t *testing.T) {
 	testsupport.NeedRoot(t) // only root can mount a small disk
 	dir := testDir(t)
@@ -47,7 +47,7 @@ func TestCache_SurvivesAFullDisk(t *testing.T) {
 		t.Skipf("no file system can be mounted: %v", err)
 	}
 	t.Cleanup(func() {
-		test.NoError(t, unix.Unmount(dir, unix.MNT_DETACH)) // a child between fork and exec may have an open file there
+		test.NoError(t, unix.Unmount(dir, unix.MNT_DETACH)) // a child between fork and exec may still have files open
 	})
 	state := testDir(t)
 	failures := 0

@@ -25,7 +25,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// role is the variable that makes the test binary run as a helper process.
+// role is the environment variable that makes the test binary run one of the helpers below instead of tests.
 const role = "OUTRIDER_ENVIRONMENT_TEST"
 
 func TestMain(m *testing.M) {
@@ -51,7 +51,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// leftOvers lists descriptors and goroutines that tests leaked.
+// leftOvers lists the files and goroutines that tests have left open or running.
 func leftOvers() string {
 	var left []string
 	fds, _ := filepath.Glob("/proc/self/fd/*")
@@ -60,7 +60,7 @@ func leftOvers() string {
 			left = append(left, fd+" -> "+target)
 		}
 	}
-	// a goroutine that was waited for may still be exiting
+	// a goroutine may still be exiting after a test has waited for it
 	for end := time.Now().Add(time.Minute); runtime.NumGoroutine() > 1 && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
@@ -71,14 +71,14 @@ func leftOvers() string {
 	return strings.Join(left, ", ")
 }
 
-// peer is another process of a test. The kernel kills it when this process ends.
+// peer is a helper: this binary in another process. The kernel kills it when the test's process ends.
 type peer struct {
 	*exec.Cmd
 	in  io.WriteCloser
 	out *bufio.Reader
 }
 
-// startPeer starts this binary as another process and user (nil: this process's user).
+// startPeer starts a helper, and passes it the argument. as is its user; nil: this process's user.
 func startPeer(t testing.TB, as *syscall.Credential, what, argument string) *peer {
 	t.Helper()
 	cmd := exec.Command(reachableBinary(t, as), "-test.run=^$")
@@ -96,7 +96,7 @@ func startPeer(t testing.TB, as *syscall.Credential, what, argument string) *pee
 	return &peer{cmd, in, bufio.NewReader(out)}
 }
 
-// says waits for the next line of the process, which must be want.
+// says reads the next line that the helper prints, which must be want.
 func (p *peer) says(t testing.TB, want string) {
 	t.Helper()
 	line, err := p.out.ReadString('\n')
@@ -104,7 +104,8 @@ func (p *peer) says(t testing.TB, want string) {
 	must.Eq(t, want+"\n", line)
 }
 
-// reachableBinary returns a copy of this binary that the user can reach.
+// reachableBinary returns the path of this test binary, or of a copy if as is set, because another user may not be able
+// to reach the binary itself.
 func reachableBinary(t testing.TB, as *syscall.Credential) string {
 	t.Helper()
 	self, err := os.Executable()
@@ -128,7 +129,7 @@ func fatal(err error) {
 
 func helperCache(dir string) *Cache { return Open(Config{Dir: dir, Builder: builder()}) }
 
-// helpGet waits for a line, gets an environment, and prints whether the environment was in the cache.
+// helpGet waits for a line on stdin, gets an environment, and prints whether it was in the cache.
 func helpGet(dir string) {
 	fmt.Println("ready")
 	_, err := bufio.NewReader(os.Stdin).ReadString('\n')
@@ -151,7 +152,7 @@ func helpBlock(dir string) {
 	fatal(err)
 }
 
-// helpChurn uses a cache in all ways that plugins do, until it is killed.
+// helpChurn gets, acquires, releases and removes environments, as plugins do, until it is killed.
 func helpChurn(dir string) {
 	fmt.Println("ready")
 	for n := range 3 {
@@ -167,7 +168,7 @@ func helpChurn(dir string) {
 				fatal(os.Mkdir(state, 0o700))
 				fatal(e.Acquire(state))
 				e.Release()
-				fatal(checkTree(e.Dir, 30)) // still acquired
+				fatal(checkTree(e.Dir, 30)) // Acquire protects it after Release
 				fatal(os.Remove(state))
 				fatal(c.Tidy(context.Background()))
 			}
@@ -176,7 +177,8 @@ func helpChurn(dir string) {
 	select {}
 }
 
-// helpSwap swaps entries of a tree with links to victim and victim/secret, and back, until stdin names the next tree.
+// helpSwap swaps files and a directory of a tree with links to victim/secret and victim, and back, until stdin names
+// the next tree. stdin also names a directory for the links.
 func helpSwap(victim string) {
 	lines := bufio.NewScanner(os.Stdin)
 	var stop chan struct{}
@@ -185,7 +187,7 @@ func helpSwap(victim string) {
 			stop <- struct{}{}
 		}
 		tree, own, _ := strings.Cut(lines.Text(), " ")
-		fatal(os.Chdir(tree)) // relative paths work even after the tree was moved
+		fatal(os.Chdir(tree)) // relative paths lead into the tree even after it was moved
 		fatal(os.Symlink(victim, own+"/directory"))
 		fatal(os.Symlink(victim+"/secret", own+"/file"))
 		in, err := os.Open(own)
@@ -201,7 +203,7 @@ func helpSwap(victim string) {
 					if name == "lib/package1" {
 						link = "directory"
 					}
-					// errors are expected once the tree is taken over
+					// the swaps fail once sealing has changed the owner of the tree
 					if unix.Renameat2(unix.AT_FDCWD, name, int(in.Fd()), link, unix.RENAME_EXCHANGE) == nil {
 						_ = unix.Renameat2(unix.AT_FDCWD, name, int(in.Fd()), link, unix.RENAME_EXCHANGE)
 					}

@@ -17,13 +17,13 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-func TestCache_RefusesDirectoriesOfOthers(t *testing.T) {
+func TestCache_RefusesDirectoriesThatOtherUsersCanReplace(t *testing.T) {
 	base := testDir(t)
 	for _, c := range []struct {
 		what, dir string
 		make      func(dir string) error
 		want      string // a part of the error, "" if the directory is accepted
-		root      bool   // only root can create it
+		root      bool   // the case needs root
 	}{
 		{"a relative path", "cache", nil, "not absolute", false},
 		{"a missing directory", base + "/a/b/c", nil, "", false},
@@ -82,7 +82,7 @@ func asUser(uid uint32, script string) (string, error) {
 	return string(out), err
 }
 
-func TestCache_CannotBeChangedByOthers(t *testing.T) {
+func TestCache_CannotBeChangedByOtherUsers(t *testing.T) {
 	testsupport.NeedRoot(t) // only root can run programs as other users
 	c := testCache(t)
 	e := mustGet(t, c, Spec{Key: "k", Secret: "s", Build: building(3)})

@@ -49,7 +49,7 @@ func TestCache_BuildsOnceForManyProcesses(t *testing.T) {
 	mustBeTidy(t, c, 1)
 }
 
-func TestCache_BuildsAfterAKilledProcess(t *testing.T) {
+func TestCache_BuildsAfterAnotherBuilderIsKilled(t *testing.T) {
 	c := testCache(t)
 	other := startPeer(t, nil, "block", c.cfg.Dir)
 	other.says(t, "building")
@@ -67,7 +67,7 @@ func TestCache_BuildsAfterAKilledProcess(t *testing.T) {
 	mustBeTidy(t, c, 1)
 }
 
-// Two processes build, acquire, replace and remove environments as fast as they can, and are killed at random moments.
+// Two processes build, acquire, replace and remove environments all the time, until each is killed at a random moment.
 func TestCache_SurvivesKillsAtAnyMoment(t *testing.T) {
 	testsupport.Long(t, "repeats")
 
@@ -85,7 +85,7 @@ func TestCache_SurvivesKillsAtAnyMoment(t *testing.T) {
 			})
 		}
 		for _, end := range ended {
-			time.Sleep(time.Duration(rand.IntN(20_000)) * time.Microsecond) // any moment, no synchronization
+			time.Sleep(time.Duration(rand.IntN(20_000)) * time.Microsecond) // a random time, to kill at any step
 			end()
 		}
 		for _, key := range []string{"0", "1"} {
@@ -117,7 +117,7 @@ func TestCache_LimitsConcurrentBuilds(t *testing.T) {
 				scratch string) error {
 				test.LessEq(t, int32(most), now.Add(1), test.Sprint("concurrent builds"))
 				defer now.Add(-1)
-				if built.Add(1) <= int32(most) { // the first ones run concurrently
+				if built.Add(1) <= int32(most) { // the first builds wait for each other, to show that this many run concurrently
 					testsupport.Eventually(t, "all places are taken", func() bool { return built.Load() >= int32(most) })
 				}
 				return building(3)(ctx, dir, scratch)

@@ -17,7 +17,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// A release's folder has the record of an environment in use, and the names of all files in the cache.
+// For each release, a folder has two files: the record of an environment in use, and a list of all files in the cache.
 const (
 	metaFile   = "meta.json"
 	layoutFile = "layout.txt"
@@ -27,7 +27,7 @@ var releasedSpec = Spec{Key: "cpython 3.11\nrich==13.9.4\n", Secret: "s", Build:
 
 const releasedTask = "/run/outrider/python/node/tasks/0123456789abcdef"
 
-// recordCache records everything except the environment's own files, whose layout is uv's.
+// recordCache records a cache with one environment, but not that environment's files, because uv defines their layout.
 func recordCache(t *testing.T, dir string) {
 	c := testCache(t)
 	e := mustGet(t, c, releasedSpec)
@@ -52,7 +52,7 @@ func recordCache(t *testing.T, dir string) {
 	testsupport.RecordFields(t, dir, entry{})
 }
 
-// An environment in use is neither lost nor removed by another version.
+// This version reads the cache of each release, and does not remove an environment that a task of the release uses.
 func TestCache_ReadsCachesOfEachRelease(t *testing.T) {
 	testsupport.EachRelease(t, recordCache, func(t *testing.T, dir string) {
 		testsupport.KeepsFields(t, dir, entry{})
@@ -77,7 +77,7 @@ func TestCache_ReadsCachesOfEachRelease(t *testing.T) {
 				must.NoError(t, os.Symlink(task, path))
 				id = filepath.Base(filepath.Dir(f[1]))
 			case filepath.Dir(f[1]) == "meta":
-				must.NoError(t, os.WriteFile(path, meta, 0o400)) // synced
+				must.NoError(t, os.WriteFile(path, meta, 0o400)) // not writable: the environment was synced
 			}
 		}
 		key := releasedSpec.key()

@@ -20,18 +20,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sealing changes the owner of a tree to this process's user, and makes it read-only. Another process of the builder
-// may still have files and directories in it open, and change the tree concurrently. So sealing takes over each
-// directory before it reads the entries: from then on nobody can replace them, and paths through the directory are
-// stable. A write to an open file changes its times, which the next Get detects.
+// sealing gives a tree to this process's user, and makes it read-only. While it does so, a process of the builder may
+// still change the tree, for example through an open directory. So sealing takes over each directory before it reads
+// the entries: from then on, nobody else can replace them, and paths through the directory are stable. A process that
+// still has a file open can write to it, but that changes the file's times, which the next Get detects.
 type sealing struct {
 	dir    string
-	from   uint32 // the current owner: the builder
-	python string // the target of links to the interpreter
+	from   uint32 // the builder, the owner until now
+	python string // the new target of links to the interpreter
 }
 
-// seal takes over the tree that was built in dir, and returns its state afterwards. The parent of dir belongs to this
-// process's user. python is the interpreter.
+// seal takes over the tree that was built in dir, and returns its final state. The parent of dir must belong to this
+// process's user. python is the path of the interpreter.
 func (s *store) seal(dir, python string) (tree, error) {
 	t := &sealing{dir: dir, from: uint32(os.Geteuid()), python: python}
 	if s.builder != nil {
@@ -42,7 +42,7 @@ func (s *store) seal(dir, python string) (tree, error) {
 		if err != nil {
 			return err
 		}
-		info, err := d.Info() // the parent directory was taken over before
+		info, err := d.Info() // stable: the parent directory was taken over before
 		if err != nil {
 			return err
 		}
@@ -76,7 +76,7 @@ func (s *store) seal(dir, python string) (tree, error) {
 
 func (s *sealing) rel(path string) string { return "." + strings.TrimPrefix(path, s.dir) }
 
-// take changes a file's owner to this process's user. It refuses files of others, which the builder linked or moved in.
+// take gives a file of the builder to this process's user. It refuses others, which the builder linked or moved in.
 func (s *sealing) take(path string, info fs.FileInfo) error {
 	if owner(info) != s.from {
 		return fmt.Errorf("%s belongs to user %d instead of %d, the builder", s.rel(path), owner(info), s.from)
@@ -101,17 +101,17 @@ func (s *sealing) file(path string, info fs.FileInfo) error {
 	return os.Chmod(path, mode)
 }
 
-// interpreterName matches a virtual environment's links to its interpreter.
+// interpreterName matches the names of links to the interpreter in bin.
 var interpreterName = regexp.MustCompile(`^(?:python|pypy)[0-9.]*t?$`)
 
-// link allows relative links that stay inside of the tree, and replaces links to the interpreter: the builder's links
-// may lead through links of other users, or through /proc/PID, and could change later.
+// link accepts a relative link that stays inside of the tree, and replaces a link to the interpreter by one directly to
+// it: the builder's link could lead through links of other users or /proc/PID, which may change later.
 func (s *sealing) link(path string, info fs.FileInfo) error {
 	target, err := os.Readlink(path)
 	if err != nil {
 		return err
 	}
-	clean := !filepath.IsAbs(target) && target == filepath.Clean(target) // ".." after another link could leave the tree
+	clean := !filepath.IsAbs(target) && target == filepath.Clean(target) // no "..", which after a link could lead out
 	if clean && filepath.IsLocal(filepath.Join(filepath.Dir(s.rel(path)), target)) {
 		return s.take(path, info)
 	}
@@ -125,10 +125,10 @@ func (s *sealing) link(path string, info fs.FileInfo) error {
 	return os.Symlink(s.python, path)
 }
 
-// tree is the state of a directory, measured without reading its files.
+// tree is the state of a directory, without the contents of its files.
 type tree struct {
-	// Digest covers name, mode, owner, size, inode, mtime, ctime and link target of all entries. A change of a file cannot
-	// be hidden, because no process can set the ctime.
+	// Digest covers name, mode, owner, size, inode, mtime, ctime and link target of each entry. It changes with every
+	// change of a file, because no process can set a file's ctime.
 	Digest string `json:"digest"`
 	Files  int    `json:"files"`
 	Size   int64  `json:"size"` // bytes, as Environment.Size
@@ -145,7 +145,7 @@ func measure(dir string) (tree, error) {
 	return t, nil
 }
 
-// add adds all entries of a directory, recursively, and then the directory itself.
+// add adds all entries below a directory, and then the directory itself.
 func (t *tree) add(dir string, digest hash.Hash) error {
 	f, err := os.OpenFile(dir, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -189,7 +189,7 @@ func (t *tree) add(dir string, digest hash.Hash) error {
 		}
 		digest.Write(record)
 		t.Files++
-		t.Size += (st.Size + 4095) / 4096 * 4096 // not st.Blocks: ZFS allocates them after the write
+		t.Size += (st.Size + 4095) / 4096 * 4096 // not st.Blocks, which ZFS sets some time after the write
 	}
 	return nil
 }

@@ -25,7 +25,7 @@ func TestSeal_RefusesDangerousFiles(t *testing.T) {
 	for _, c := range []struct {
 		what string
 		do   func(dir string) error
-		want string // a part of the error, "" if the change is allowed
+		want string // a part of the error; empty if the environment must be sealed
 	}{
 		{"nothing", func(string) error { return nil }, ""},
 		{"a set-user-ID file", func(d string) error { return unix.Chmod(d+"/bin/activate", 0o4755) }, "another user"},
@@ -46,14 +46,14 @@ func TestSeal_RefusesDangerousFiles(t *testing.T) {
 			"outside"},
 		{"a relative link that stays", func(d string) error { return os.Symlink("../bin/activate", d+"/lib/x") }, ""},
 		{"a dangling link that stays", func(d string) error { return os.Symlink("nothing", d+"/lib/x") }, ""},
-		{"no tree", func(d string) error { return os.RemoveAll(d) }, "no such file"},
-		{"a file instead", func(d string) error {
+		{"no directory", func(d string) error { return os.RemoveAll(d) }, "no such file"},
+		{"a file instead of a directory", func(d string) error {
 			if err := os.RemoveAll(d); err != nil {
 				return err
 			}
 			return os.WriteFile(d, nil, 0o644)
 		}, "not a directory"},
-		{"a link instead", func(d string) error {
+		{"a link instead of a directory", func(d string) error {
 			if err := os.RemoveAll(d); err != nil {
 				return err
 			}
@@ -74,7 +74,7 @@ func TestSeal_RefusesDangerousFiles(t *testing.T) {
 					return nil
 				}
 				modes := map[string]os.FileMode{}
-				if strings.Contains(c.what, "-ID") { // set after chown, which clears these bits
+				if strings.Contains(c.what, "-ID") { // chown clears these bits, so set them after it
 					modes[dir+"/bin/activate"] = map[bool]os.FileMode{true: 0o4755, false: 0o2755}[strings.Contains(c.what, "user")]
 				}
 				if err := chownTree(dir, builder()); err != nil {
@@ -104,7 +104,7 @@ func TestSeal_RefusesDangerousFiles(t *testing.T) {
 	test.NoError(t, err, test.Sprint("files outside"))
 }
 
-// A user who can change a link on the path to the interpreter must not be able to redirect it later.
+// A link to the interpreter is made to point straight to it: another user could later redirect a link on the old path.
 func TestSeal_ReplacesLinksToTheInterpreter(t *testing.T) {
 	others := filepath.Join(testDir(t), "others")
 	must.NoError(t, os.Symlink("/bin/sh", others))
@@ -124,8 +124,8 @@ func TestSeal_ReplacesLinksToTheInterpreter(t *testing.T) {
 	}
 }
 
-func TestSeal_RefusesFilesOfOthers(t *testing.T) {
-	testsupport.NeedRoot(t) // only root can give files away
+func TestSeal_RefusesFilesOfOtherUsers(t *testing.T) {
+	testsupport.NeedRoot(t) // only root can give the tree to another user, the builder
 	c := testCache(t)
 	secret := filepath.Join(testDir(t), "secret")
 	must.NoError(t, os.WriteFile(secret, []byte("secret"), 0o600))
@@ -144,7 +144,7 @@ func TestSeal_RefusesFilesOfOthers(t *testing.T) {
 	mustBeTidy(t, c, 0)
 }
 
-// Another process of the builder swaps parts of a tree with links to root's files while the tree is sealed and removed.
+// While a tree is sealed and removed, another process of the builder swaps parts of it with links to files of root.
 func TestSeal_ResistsConcurrentSwaps(t *testing.T) {
 	testsupport.NeedRoot(t) // only root can build as another user
 	victim := testDir(t)
@@ -161,8 +161,8 @@ func TestSeal_ResistsConcurrentSwaps(t *testing.T) {
 	if testing.Short() {
 		times = 10
 	}
-	for i := 0; i < times || refused == 0 && i < 20*times; i++ { // on a busy machine, the first swap may come late
-		var failure error // of the build itself
+	for i := 0; i < times || refused == 0 && i < 20*times; i++ { // more if the first swap comes late, on a busy machine
+		var failure error // of the build, and not of sealing
 		e, err := c.Get(t.Context(), Spec{Key: fmt.Sprint(i), Build: func(ctx context.Context, dir, scratch string) error {
 			if failure = building(200)(ctx, dir, scratch); failure != nil {
 				return failure

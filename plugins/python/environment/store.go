@@ -20,14 +20,14 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/owndir"
 )
 
-// store is the cache's directory.
+// store is an opened cache directory.
 type store struct {
 	dir     string              // without symbolic links
-	builder *syscall.Credential // runs builds; nil: this process's user
+	builder *syscall.Credential // the user that runs builds; nil: this process's user
 	log     func(format string, args ...any)
 }
 
-// open creates missing directories. Each operation calls it, so the cache may be deleted while this process runs.
+// open creates missing directories. Each operation calls it again, because the cache may be deleted in the meantime.
 func (c *Config) open() (*store, error) {
 	dir, err := makeDir(c.Dir, c.Builder != nil)
 	if err != nil {
@@ -56,8 +56,8 @@ func (s *store) path(parts ...string) string {
 	return filepath.Join(append([]string{s.dir}, parts...)...)
 }
 
-// makeDir creates dir if it is missing, and returns its path without symbolic links. With othersToo it fails if other
-// users cannot reach the directory.
+// makeDir creates dir if it is missing, and returns its path without symbolic links. If othersToo is set, other users
+// must be able to reach the directory.
 func makeDir(dir string, othersToo bool) (string, error) {
 	f, err := owndir.Make(dir, 0o755)
 	if err != nil {
@@ -82,13 +82,12 @@ func makeDir(dir string, othersToo bool) (string, error) {
 
 func owner(info fs.FileInfo) uint32 { return info.Sys().(*syscall.Stat_t).Uid }
 
-// key returns the name of an environment's record, a hash that covers the secret. Other users cannot list the records.
+// key returns the name of an environment's record, a hash of Key and Secret. Other users cannot list the records.
 func (s *Spec) key() string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s%s", len(s.Key), s.Key, s.Secret))
 	return hex.EncodeToString(sum[:])
 }
 
-// names lists one of the cache's directories.
 func (s *store) names(dir string) (names []string, err error) {
 	entries, err := os.ReadDir(s.path(dir))
 	if err != nil {
@@ -100,8 +99,8 @@ func (s *store) names(dir string) (names []string, err error) {
 	return names, nil
 }
 
-// A lock is on one byte of a file, and belongs to an open file description (fcntl(2), F_OFD_SETLK): the kernel releases
-// the lock when the process ends, and the lock also excludes other goroutines. Locks in the cache's lock file are named
+// lock is a lock on one byte of the cache's lock file. It belongs to an open file description (fcntl(2), F_OFD_SETLK):
+// it also excludes other goroutines, and the kernel releases it when the process ends. These names have locks:
 //
 //	<Spec.Key>  exclusive: an environment with this key is being built
 //	<id>        shared: the environment is being built, or is between its Get and its Release;
@@ -118,7 +117,7 @@ const (
 	exclusive lockKind = unix.F_WRLCK
 )
 
-// tryLock returns nil without an error if the lock is held elsewhere.
+// tryLock locks the byte of a name. It returns nil without an error if another lock excludes this one.
 func (s *store) tryLock(name string, kind lockKind) (*lock, error) {
 	sum := sha256.Sum256([]byte(name))
 	at := int64(binary.BigEndian.Uint64(sum[:8]) >> 2)
@@ -137,13 +136,13 @@ func (s *store) tryLock(name string, kind lockKind) (*lock, error) {
 	return nil, fmt.Errorf("failed to lock %s: %w", f.Name(), err)
 }
 
-// close may be called more than once, and on nil. It unlocks before it closes, because a child between fork and exec
-// also has the open file description, and would keep the lock.
+// close releases the lock. It may be called more than once, and on nil. Closing the file alone is not enough: a child
+// between fork and exec shares its open file description, and would keep the lock.
 func (l *lock) close() {
 	if l == nil {
 		return
 	}
-	_ = l.set(unix.F_UNLCK) // if this fails, closing the file unlocks
+	_ = l.set(unix.F_UNLCK) // if this fails, Close unlocks, too
 	_ = l.file.Close()
 }
 
@@ -151,7 +150,7 @@ func (l *lock) set(kind int16) error {
 	return unix.FcntlFlock(l.file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: kind, Start: l.at, Len: 1})
 }
 
-// removeTree removes trees without following links. Tidy retries the removal of leftovers.
+// removeTree removes trees without following links. It logs errors, because Tidy tries again.
 func (s *store) removeTree(paths ...string) {
 	for _, path := range paths {
 		if err := owndir.RemoveAll(path); err != nil {

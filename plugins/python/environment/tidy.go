@@ -16,15 +16,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// candidate is an unused environment with its exclusive lock: no task can acquire it until the lock is closed.
+// candidate is an environment that no task uses. Its exclusive lock keeps tasks from acquiring it.
 type candidate struct {
 	entry
 	lock *lock
 }
 
-// Tidy removes broken environments, leftovers of builds, and unused environments above MaxAge and MaxSize, the least
-// recently used first. It also syncs new environments to the disk. It does not wait for tasks or other processes:
-// a later call handles the environments that they use now.
+// Tidy removes broken environments, leftovers of builds, and environments that no task uses: those unused for MaxAge
+// and, the least recently used first, as many as exceed MaxSize. It also syncs new environments to the disk. It does
+// not wait for tasks or other processes: environments that they use now are left to a later call.
 func (c *Cache) Tidy(ctx context.Context) error {
 	if _, err := os.Stat(c.cfg.Dir); errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -51,7 +51,7 @@ func (c *Cache) Tidy(ctx context.Context) error {
 		}
 		dead = append(dead, e)
 	}
-	// last, because it can be slow, and tasks wait for a locked environment as long as its record exists
+	// after all records: this can be slow, and a task waits for a locked environment as long as its record exists
 	for _, e := range dead {
 		if ctx.Err() == nil {
 			s.removeTree(s.path("envs", e.ID), s.path("users", e.ID))
@@ -61,7 +61,7 @@ func (c *Cache) Tidy(ctx context.Context) error {
 	return errors.Join(err, s.removeLeftovers(), s.sync(), ctx.Err())
 }
 
-// unused returns the environments that no task uses. total is the size of all environments with a record.
+// unused returns the environments that no task uses, locked. total is the size of all environments with a record.
 func (s *store) unused(ctx context.Context) (idle []candidate, total int64, err error) {
 	envs, err := s.names("envs")
 	users, usersErr := s.names("users")
@@ -77,7 +77,7 @@ func (s *store) unused(ctx context.Context) (idle []candidate, total int64, err 
 		}
 		l, failed := s.tryLock(id, exclusive)
 		e, recorded := entries[id]
-		if !recorded && l != nil { // the environment may have been built since the records were read
+		if !recorded && l != nil { // maybe it was built after the records were read: read them again
 			entries, failed = s.entries()
 			e, recorded = entries[id]
 		}
@@ -87,7 +87,7 @@ func (s *store) unused(ctx context.Context) (idle []candidate, total int64, err 
 			used, failed = s.inUse(id, func() {
 				e.used = time.Now()
 				if recorded {
-					s.touch(e.key) // tasks may have used it until now
+					s.touch(e.key) // the last task may have ended just now
 				}
 			})
 		}
@@ -102,8 +102,8 @@ func (s *store) unused(ctx context.Context) (idle []candidate, total int64, err 
 	return idle, total, err
 }
 
-// forget removes the record of an environment, so no new task gets it. (A build that replaces the record at the same
-// time may lose the new record. Then the next Get builds again.)
+// forget removes the record of an environment, so no new task gets it. It may remove a newer record that a build writes
+// at the same moment: then the next Get builds again.
 func (s *store) forget(e entry) error {
 	if now, err := s.readEntry(e.key); err == nil && now.ID != e.ID {
 		return nil // the record belongs to a newer environment
@@ -111,7 +111,7 @@ func (s *store) forget(e entry) error {
 	return ignoreMissing(os.Remove(s.entryPath(e.key)))
 }
 
-// removeLeftovers removes temporary files of builds that were killed.
+// removeLeftovers removes the temporary files of builds whose process was killed.
 func (s *store) removeLeftovers() error {
 	names, err := s.names("builds")
 	for _, name := range names {
@@ -126,7 +126,7 @@ func (s *store) removeLeftovers() error {
 	return err
 }
 
-// sync writes new environments to the disk. Then it marks as synced the records that existed before the write.
+// sync writes all new environments to the disk, and then marks the records that existed before as synced.
 func (s *store) sync() error {
 	names, err := s.names("meta")
 	if err != nil {
@@ -136,7 +136,7 @@ func (s *store) sync() error {
 	for _, name := range names {
 		f, err := os.Open(s.path("meta", name))
 		if err != nil {
-			continue // removed
+			continue // removed by another process
 		}
 		defer f.Close()
 		if info, err := f.Stat(); err == nil && unsynced(info) {
@@ -155,8 +155,8 @@ func (s *store) sync() error {
 	return err
 }
 
-// inUse reports whether a task uses an environment. It removes the links of ended tasks, and calls used for each link.
-// The caller holds the environment's exclusive lock, so no task can acquire the environment now.
+// inUse reports whether a running task uses an environment. For each ended task, it calls used and removes the task's
+// link. The caller holds the exclusive lock, so no other task can acquire the environment during the call.
 func (s *store) inUse(id string, used func()) (bool, error) {
 	running, ended, err := s.users(id)
 	for _, link := range ended {

@@ -30,7 +30,7 @@ func TestTidy_RemovesTheLeastRecentlyUsedFirst(t *testing.T) {
 		must.NoError(t, os.Chtimes(recordOf(all[i]), used, used))
 	}
 	for _, step := range []struct {
-		size int64 // MaxSize, as a number of environments
+		size int64 // MaxSize, in units of one environment's size
 		age  time.Duration
 		want string
 	}{
@@ -54,7 +54,7 @@ func TestTidy_RemovesTheLeastRecentlyUsedFirst(t *testing.T) {
 	mustBeTidy(t, c, 1)
 }
 
-func TestTidy_CountsUseUntilTheTaskEnds(t *testing.T) {
+func TestTidy_CountsAnEnvironmentsAgeFromTheEndOfItsTask(t *testing.T) {
 	c := testCache(t)
 	c.cfg.MaxAge = time.Hour
 	e := mustGet(t, c, Spec{Key: "k", Build: building(3)})
@@ -67,7 +67,7 @@ func TestTidy_CountsUseUntilTheTaskEnds(t *testing.T) {
 	must.NoError(t, os.Chtimes(record, long, long))
 	mustTidy(t, c)
 	must.NoError(t, os.Remove(state))
-	mustTidy(t, c) // the time without use starts here
+	mustTidy(t, c) // records that the task used it until now
 	mustBeTidy(t, c, 1)
 	names, err := e.store.names("users/" + e.id)
 	must.NoError(t, err, must.Sprint("users has"))

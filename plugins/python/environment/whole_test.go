@@ -20,7 +20,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// Each change could come from a task that runs as the environments' owner, from a crash, or from an operator.
+// A task that runs as the owner of the environments, a crash, or an operator could have made these changes.
 func TestCache_RebuildsChangedEnvironments(t *testing.T) {
 	file := func(e *Environment) string { return filepath.Join(e.Dir, "lib", "package1", "module1.py") }
 	for _, c := range []struct {
@@ -80,8 +80,8 @@ func TestCache_RebuildsChangedEnvironments(t *testing.T) {
 	}
 }
 
-// nextFileTime waits until a change of a file gets a later time than previous changes: the kernel takes the times from
-// a clock with the resolution of its ticks (CONFIG_HZ).
+// nextFileTime waits until the kernel's clock for file times advances (by CONFIG_HZ), so the next change of a file gets
+// a later time than all previous changes.
 func nextFileTime(t testing.TB) {
 	t.Helper()
 	now := func() (clock unix.Timespec) {
@@ -93,7 +93,7 @@ func nextFileTime(t testing.TB) {
 	}
 }
 
-// writable makes a file or directory writable while do runs.
+// writable calls do while a file or directory is writable.
 func writable(path string, do func() error) error {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -108,10 +108,10 @@ func writable(path string, do func() error) error {
 	return os.Chmod(path, info.Mode())
 }
 
-// anotherBoot makes an environment look as if built before a reboot.
+// anotherBoot makes an environment look as if it was built before the last reboot.
 func anotherBoot(e *Environment) error { return changeRecord(e, task.BootID(), "another") }
 
-// changeRecord replaces a text in an environment's record, which keeps its mode and time.
+// changeRecord replaces text in an environment's record, and keeps the file's mode and time.
 func changeRecord(e *Environment, text, replacement string) error {
 	record := recordOf(e)
 	info, err := os.Stat(record)
@@ -130,13 +130,13 @@ func changeRecord(e *Environment, text, replacement string) error {
 		os.Chtimes(record, info.ModTime(), info.ModTime()))
 }
 
-// A file system may allocate a file's blocks long after the write: ZFS does so when it syncs.
-func TestCache_IgnoresTheBlocksOfFiles(t *testing.T) {
+// ZFS allocates a file's blocks when it syncs, long after the write. That must not make an environment look changed.
+func TestCache_IgnoresTheAllocationOfFileBlocks(t *testing.T) {
 	const size = 1 << 20
 	c := testCache(t)
 	s := Spec{Key: "k", Build: func(ctx context.Context, dir, scratch string) error {
 		err := building(3)(ctx, dir, scratch)
-		return errors.Join(err, os.Truncate(filepath.Join(dir, "lib/package1/module1.py"), size)) // a hole
+		return errors.Join(err, os.Truncate(filepath.Join(dir, "lib/package1/module1.py"), size)) // a hole: no blocks
 	}}
 	e := mustGet(t, c, s)
 	e.Release()
@@ -155,7 +155,7 @@ func TestCache_KeepsUnreadableEnvironments(t *testing.T) {
 	e.Release()
 	record := recordOf(e)
 	must.NoError(t, os.Rename(record, record+".aside"))
-	if err := os.Symlink(record, record); err != nil { // the record exists, but reading it fails
+	if err := os.Symlink(record, record); err != nil { // the record exists, but cannot be read
 		t.Fatal(err)
 	}
 	_, err := c.Get(t.Context(), s)
@@ -165,7 +165,7 @@ func TestCache_KeepsUnreadableEnvironments(t *testing.T) {
 	_, err = os.Stat(e.Dir)
 	test.NoError(t, err)
 	mustTidy(t, c)
-	mustBeTidy(t, c, 1) // the older environment is unused now
+	mustBeTidy(t, c, 1) // the second Get has replaced the first environment, which is removed
 }
 
 func TestCache_UsesSyncedEnvironmentsAfterACrash(t *testing.T) {

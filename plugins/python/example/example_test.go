@@ -49,13 +49,14 @@ func TestExample_WheelMatchesItsSource(t *testing.T) {
 	zipped, err := zip.OpenReader(path)
 	must.NoError(t, err)
 	defer zipped.Close()
-	have, err := fs.ReadFile(zipped, "moonphase.py") // another release of Go may compress the archive differently
+	have, err := fs.ReadFile(zipped, "moonphase.py") // not its bytes, which depend on the release of Go
 	must.NoError(t, err)
 	must.Eq(t, w.Files["moonphase.py"], string(have),
 		must.Sprint("the wheel differs from its source: go test ./plugins/python/example -update"))
 }
 
-// A job that can be run from anywhere has its wheel in a template, in base64.
+// carried matches the wheel in a job's template, in base64: such a job needs no other file. locked matches the wheel's
+// hash.
 var (
 	carried = regexp.MustCompile("(?s)(\\{\\{ base64Decode `\n).*?(` -\\}\\})")
 	locked  = regexp.MustCompile(`(moonphase==1\.0 --hash=sha256:)[0-9a-f]*`)

@@ -17,7 +17,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
-// Error is a failure of uv.
+// Error is the failure of a run of uv.
 type Error struct {
 	Words     string // for the job's author, with the end of uv's output in one line, without credentials
 	Temporary bool   // a retry may succeed later or on another node
@@ -25,10 +25,10 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Words }
 
-// explain returns an error for a run of uv that failed with err. The error has the end of uv's output. explain also
-// decides whether the failure is temporary.
+// explain returns an error with the end of uv's output, for a run of uv that failed with err: an *Error, or ctx.Err if
+// ctx has ended. To find out whether the failure is temporary, it looks for known messages, and requests the indexes.
 func (b *build) explain(ctx context.Context, err error, tail plain.Tail) error {
-	last := strings.ReplaceAll(lastWords(tail), b.Work+"/", "") // without the path of Work, which is removed
+	last := strings.ReplaceAll(lastWords(tail), b.Work+"/", "") // relative names, because Work is removed
 	if last == "" {
 		last = err.Error()
 	}
@@ -55,7 +55,7 @@ func lastWords(tail plain.Tail) string {
 	const most = 800
 	text := string(tail)
 	if len(tail) == plain.TailSize {
-		_, text, _ = strings.Cut(text, " ") // the output may have been cut within a URL
+		_, text, _ = strings.Cut(text, " ") // the text may begin within a URL, whose password Redact would miss
 	}
 	r := []rune(requirement.Redact(plain.Line(plain.Uncoloured(text), 0)))
 	if len(r) > most {
@@ -71,8 +71,8 @@ var (
 	broken = regexp.MustCompile(`error (?:sending request|decoding response body)|request or response body error`)
 )
 
-// unreachable requests each index once, without credentials. It returns the first host that does not respond, or that
-// responds with the status of a temporary failure. It returns "" if all are available.
+// unreachable requests each index once, without credentials. It returns the host and the failure of the first index
+// that does not respond, or that reports a temporary failure. If all are available, err is nil.
 func (b *build) unreachable(ctx context.Context) (host string, err error) {
 	if b.Sources.Offline {
 		return "", nil

@@ -62,7 +62,7 @@ func TestInstall_ShowsTheInstallersLastLines(t *testing.T) {
 	}
 }
 
-// A full disk is detected from uv's output: no index is probed.
+// uv's output names a full disk, so no index is requested to find the cause, as after other failures.
 func TestInstall_ReportsAFullDisk(t *testing.T) {
 	i := uv(t)
 	p := newPlace(t)
@@ -116,7 +116,7 @@ func TestInstall_StopsAnInstallerAboveMaxSize(t *testing.T) {
 			Files:   map[string]string{name + ".bin": noise(3 << 20)},
 		}.Write(t, p.wheels)
 	}
-	// the second file stalls, so the installer does not end by itself
+	// the server never completes the second file, so only the limit can end the installer
 	handler, ended := wheel.Index(p.wheels), make(chan struct{})
 	defer close(ended)
 	r := p.request(t, "first", "second")
@@ -131,7 +131,7 @@ func TestInstall_StopsAnInstallerAboveMaxSize(t *testing.T) {
 	p.nothingRuns(t)
 }
 
-// stalling sends only the first bytes of a response.
+// stalling sends the first left bytes of a response, and then nothing until the channel is closed, or for a minute.
 type stalling struct {
 	http.ResponseWriter
 	left  int

@@ -24,18 +24,18 @@ type Python struct {
 	Implementation string `json:"implementation"` // "cpython", "pypy"
 	Key            string `json:"key"`            // uv's name for it: "cpython-3.11.2-linux-x86_64-gnu"
 	Variant        string `json:"variant"`        // "default", "freethreaded"
-	File           string `json:"file"`           // the identity of the file at Path
+	File           string `json:"file"`           // identity(Path)
 }
 
 // String returns implementation and version: "cpython 3.11.2".
 func (p Python) String() string { return p.Implementation + " " + p.Version }
 
-// release reports whether most packages have wheels for the interpreter.
+// release reports whether p is a released CPython of the default variant: most packages have wheels only for these.
 func (p Python) release() bool {
 	return p.Implementation == "cpython" && p.Variant == "default" && !strings.ContainsAny(p.Version, "abr")
 }
 
-// rank is lower for preferred interpreters.
+// rank returns the primary sort key of Pythons: lower for preferred interpreters.
 func (p Python) rank() int {
 	switch {
 	case p.Path == "":
@@ -47,7 +47,7 @@ func (p Python) rank() int {
 }
 
 const (
-	// listAgain is how long listings are cached: an interpreter may start to work without a change of its file.
+	// listAgain is how long a listing is used. An interpreter may begin to work without a change of its file.
 	listAgain = 10 * time.Minute
 	// maxListings is the maximum number of cached listings.
 	maxListings = 100
@@ -56,7 +56,7 @@ const (
 // Pythons returns the interpreters that match a request in uv's syntax (such as ">=3.11", "pypy"; "" matches all):
 // installed ones first, CPython before others, releases before pre-releases, and then the newest first. The caller must
 // validate the request: uv also accepts paths, and runs the program there. Pythons runs uv if a directory or an
-// interpreter has changed since the last listing, and every ten minutes.
+// interpreter has changed since the last listing, or the listing is ten minutes old.
 func (f *Finder) Pythons(ctx context.Context, request string) ([]Python, error) {
 	return alone(ctx, f, func() ([]Python, error) { return f.pythons(ctx, request) })
 }
@@ -97,7 +97,7 @@ func (f *Finder) pythons(ctx context.Context, request string) ([]Python, error) 
 }
 
 func (f *Finder) list(ctx context.Context, uv Installer, dirs []string, request string) ([]Python, error) {
-	// uv searches PATH; without a home directory, it finds no interpreters elsewhere
+	// uv searches the PATH; without HOME and its own directory of interpreters, it finds none elsewhere
 	env := []string{"PATH=" + strings.Join(dirs, ":"), "HOME=/nonexistent", "LANG=C.UTF-8",
 		"UV_PYTHON_INSTALL_DIR=/nonexistent"}
 	argv := []string{uv.Path, "python", "list", "--all-versions", "--output-format", "json", "--no-config", "--no-cache"}
@@ -150,17 +150,17 @@ type Finder struct {
 	// Downloads makes Pythons also return releases of CPython that uv can install.
 	Downloads bool
 
-	uv      string              // the configured program; "": the first on the agent's PATH
+	uv      string              // the configured path; "": uv is found on the agent's PATH
 	dirs    []string            // patterns (filepath.Match) of directories with interpreters
 	as      *syscall.Credential // the user that runs uv and interpreters, nil for this process's user
 	timeout time.Duration
 
-	turn     chan struct{} // of capacity 1, full while a call uses the fields below (see alone)
+	turn     chan struct{} // a lock with timeouts: full while a call uses the fields below (see alone)
 	found    Installer
-	file     string              // the identity of found
+	file     string              // identity(found.Path)
 	listings map[string][]Python // cached output of uv python list, by request
-	places   string              // identifies uv and the directories of the listings
-	asked    time.Time           // the time of the first of these listings
+	places   string              // uv and the directories that were listed, with their identities
+	asked    time.Time           // when the first of these listings was made
 }
 
 // NewFinder returns a Finder that has not searched yet. Without patterns, it searches the usual directories. The user
@@ -169,7 +169,7 @@ func NewFinder(uv string, dirs []string, as *syscall.Credential) *Finder {
 	if len(dirs) == 0 {
 		dirs = usualDirs()
 	}
-	// generous: uv is fast, but it runs each interpreter, and the node may be overloaded
+	// a minute: uv is fast, but it runs each interpreter, and the node may be overloaded
 	return &Finder{uv: uv, dirs: dirs, as: as, timeout: time.Minute, turn: make(chan struct{}, 1)}
 }
 
@@ -179,9 +179,9 @@ func (f *Finder) Find(ctx context.Context) (Installer, error) {
 	return alone(ctx, f, func() (Installer, error) { return f.find(ctx) })
 }
 
-// alone calls look while no other look runs. It also returns when ctx ends, or with a temporary *Error after three
-// times f.timeout: look hangs if an interpreter is on a network file system whose server is down. No other look
-// begins before the hung look ends.
+// alone calls look while no other look runs. If an interpreter is on a network file system whose server is down, look
+// hangs: alone returns when ctx ends, or with a temporary *Error after three times f.timeout. The next look begins only
+// after the hung one has ended.
 func alone[T any](ctx context.Context, f *Finder, look func() (T, error)) (none T, err error) {
 	type result struct {
 		found T
@@ -209,7 +209,7 @@ func alone[T any](ctx context.Context, f *Finder, look func() (T, error)) (none 
 	}
 }
 
-// find is like Find, for callers that have the turn.
+// find is Find without the lock: only functions that alone calls may use it.
 func (f *Finder) find(ctx context.Context) (Installer, error) {
 	path := f.uv
 	if path == "" {
@@ -223,7 +223,7 @@ func (f *Finder) find(ctx context.Context) (Installer, error) {
 	if f.found.Path == path && f.file == file {
 		return f.found, nil
 	}
-	// a failure to run may be temporary: the node is overloaded, or the program is being installed
+	// the error is temporary: the node may be overloaded, or the program is being installed
 	env := []string{"PATH=/usr/bin:/bin", "HOME=/nonexistent", "UV_NO_CONFIG=1"}
 	out, err := f.ask(ctx, env, path, "--version")
 	if err != nil && ctx.Err() == nil {
@@ -243,7 +243,7 @@ func (f *Finder) find(ctx context.Context) (Installer, error) {
 	return f.found, nil
 }
 
-// identity returns a string that changes with the file, "" if the file does not exist.
+// identity returns a string that changes when the file is changed or replaced. It is "" if the file does not exist.
 func identity(path string) string {
 	info, err := os.Stat(path)
 	if err != nil {

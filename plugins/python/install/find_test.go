@@ -38,7 +38,7 @@ func TestFind_SearchesAgainWhenTheFileChanges(t *testing.T) {
 	finds("4.5.6")
 	must.NoError(t, os.Remove(first))
 	write(first, "echo uv 4.5.67")
-	file, err := os.OpenFile(first, os.O_WRONLY, 0) // open for writing, as during an installation: uv cannot be run
+	file, err := os.OpenFile(first, os.O_WRONLY, 0) // as during an installation: a file open for writing cannot be run
 	must.NoError(t, err)
 	_, err = f.Find(t.Context())
 	var e *install.Error
@@ -47,7 +47,7 @@ func TestFind_SearchesAgainWhenTheFileChanges(t *testing.T) {
 	finds("4.5.67")
 }
 
-func TestFind_ChoosesAsConfigured(t *testing.T) {
+func TestFind_ChoosesTheConfiguredInstaller(t *testing.T) {
 	p := newPlace(t)
 	program := func(name, text string) string {
 		path := filepath.Join(p.wheels, name, "uv")

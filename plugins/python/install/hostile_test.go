@@ -29,7 +29,7 @@ func TestInstall_KeepsAWheelInsideTheEnvironment(t *testing.T) {
 		name  string
 		files map[string]string
 		modes map[string]uint32
-		made  bool // uv may create an environment without the offending part
+		made  bool // uv may also succeed without that file
 	}{
 		{name: "a relative path upwards", files: map[string]string{"../../../../outside.py": "x"}, made: true},
 		{name: "an absolute path", files: map[string]string{outside: "x"}, made: true},
@@ -73,7 +73,7 @@ func TestInstall_KeepsAWheelInsideTheEnvironment(t *testing.T) {
 	}
 }
 
-// list returns all paths outside of an environment and its work directory.
+// list returns all paths of a place, except those in its environment and its work directory.
 func list(t *testing.T, p place) (names []string) {
 	t.Helper()
 	err := filepath.WalkDir(filepath.Dir(p.dir), func(name string, d os.DirEntry, err error) error {

@@ -91,7 +91,7 @@ func (i Installer) InstallPython(ctx context.Context, r Request) error {
 	defer dir.Close()
 	entries, err := os.ReadDir(b.Dir)
 	for _, e := range entries {
-		if e.Name() != b.Python.Key { // uv's lock, and links by shorter names
+		if e.Name() != b.Python.Key { // uv's lock file, and links with shorter names
 			err = errors.Join(err, dir.RemoveAll(e.Name()))
 		}
 	}
@@ -104,7 +104,7 @@ func (i Installer) InstallPython(ctx context.Context, r Request) error {
 	return b.bytecode(ctx, filepath.Join(installed, "bin/python3"), installed)
 }
 
-// Export converts a project that uv locked (Set.UVLock) to a Set for the interpreter.
+// Export returns the locked packages of a project (Set.UVLock) as a Set with hashes, for the interpreter of r.
 func (i Installer) Export(ctx context.Context, r Request) (*requirement.Set, error) {
 	b := i.build(r)
 	lock := r.Requirements.UVLock
@@ -129,7 +129,7 @@ func (i Installer) Export(ctx context.Context, r Request) (*requirement.Set, err
 	return requirement.Choice{}.Lock(exported, work.ReadFile)
 }
 
-// chosen returns the arguments for a project's extras and groups. project is the prefix of the groups, which is empty
+// chosen returns uv's options for a project's extras and groups. project precedes the name of each group. It is empty
 // for the project in the working directory.
 func chosen(c requirement.Choice, project string) (argv []string) {
 	for _, extra := range c.Extras {

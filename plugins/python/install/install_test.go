@@ -29,7 +29,7 @@ func check(t *testing.T, p place, i install.Installer, r install.Request) {
 		string(out) != "hello 1.0\n" {
 		t.Errorf("its program printed %q: %v", out, err)
 	}
-	// another user, without write access, uses the compiled modules
+	// another user cannot write there, so it can only use the bytecode that Install has compiled
 	cmd := exec.Command(python, "-I", "-v", "-c", "import hello_world; hello_world.fail()")
 	if p.as != nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}

@@ -28,7 +28,7 @@ func TestFinder_TimeoutIsTemporary(t *testing.T) {
 	must.ErrorContains(t, err, "did not answer within 100ms")
 }
 
-// A network file system without its server hangs every process that accesses it.
+// Each process that reads a network file system whose server is down hangs. Calls of the Finder must return anyway.
 func TestFinder_HungDirectoryDelaysNoCall(t *testing.T) {
 	dir := t.TempDir()
 	uv := filepath.Join(t.TempDir(), "uv")
@@ -49,13 +49,13 @@ func TestFinder_HungDirectoryDelaysNoCall(t *testing.T) {
 		_, err := starts.Pythons(ended, "")
 		must.ErrorIs(t, err, context.Canceled, must.Sprint(call))
 		must.StrContains(t, err.Error(), dir)
-		_, err = f.Pythons(t.Context(), "") // without a deadline
+		_, err = f.Pythons(t.Context(), "") // only f.timeout ends the call
 		var e *Error
 		must.True(t, errors.As(err, &e) && e.Temporary, must.Sprintf("%s: %v", call, err))
 		must.StrContains(t, err.Error(), dir)
 	}
 	release()
-	f.turn <- struct{}{} // possible once the call that hung has ended
+	f.turn <- struct{}{} // wait until the hung call has ended
 	f.timeout = time.Minute
 	<-f.turn
 	_, err := f.Pythons(t.Context(), "")

@@ -21,7 +21,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
-// helper is the variable that makes the test binary run Install, with arguments from its standard input.
+// helper is the environment variable that makes the test binary call Install, with the arguments in JSON from stdin.
 const helper = "INSTALL_TEST_HELPER"
 
 type errand struct {
@@ -43,8 +43,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-func TestInstall_EndsWithAKilledPlugin(t *testing.T) {
-	testsupport.NeedRoot(t) // without root, children of the installer may outlive it
+func TestInstall_EndsWhenThePluginIsKilled(t *testing.T) {
+	testsupport.NeedRoot(t) // the test finds processes by the builder's user
 	i := uv(t)
 	p := newPlace(t)
 	asked, over := make(chan struct{}), make(chan struct{})

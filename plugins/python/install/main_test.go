@@ -26,10 +26,10 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
-// pythons are this machine's interpreters that builders can run. Listing them is slow: uv runs each interpreter.
+// pythons caches this machine's interpreters that builders can run. Listing them is slow, because uv runs each.
 var pythons []install.Python
 
-// system returns the best of pythons.
+// system returns the preferred interpreter of pythons.
 func system(t testing.TB) install.Python {
 	t.Helper()
 	if pythons == nil {
@@ -43,8 +43,9 @@ func system(t testing.TB) install.Python {
 	return pythons[0]
 }
 
-// builder returns a new user for installers, or nil if the test is not root. The IDs are from a range that systemd
-// assigns to nothing ("Users, Groups, UIDs and GIDs on systemd Systems"); process IDs are at most 1<<22: no ID repeats.
+// builder returns a new user for an installer, or nil without root. Each call returns another ID, in other processes,
+// too, because process IDs are at most 1<<22. systemd assigns no IDs in this range ("Users, Groups, UIDs and GIDs on
+// systemd Systems").
 func builder() *syscall.Credential {
 	if os.Geteuid() != 0 {
 		return nil
@@ -61,7 +62,7 @@ func uv(t testing.TB) install.Installer {
 	return i
 }
 
-// place is a builder's directory for one environment, and a directory of wheels that others may read.
+// place has directories of a builder for one environment, and a directory of wheels that all users may read.
 type place struct {
 	dir, wheels string
 	as          *syscall.Credential
@@ -69,7 +70,7 @@ type place struct {
 
 func newPlace(t testing.TB) place {
 	t.Helper()
-	top, err := os.MkdirTemp("", "install-test-") // no other user may enter the parent of t.TempDir
+	top, err := os.MkdirTemp("", "install-test-") // not t.TempDir, whose parent no other user may enter
 	must.NoError(t, err)
 	t.Cleanup(func() { test.NoError(t, os.RemoveAll(top)) })
 	must.NoError(t, os.Chmod(top, 0o755))
@@ -110,7 +111,7 @@ func installs(t testing.TB, i install.Installer, r install.Request) (python stri
 	return filepath.Join(r.Dir, "bin/python")
 }
 
-// fails returns the error of an install that must fail, and checks whether it is temporary.
+// fails calls Install, which must fail with an *install.Error, and checks whether that error is temporary.
 func fails(t testing.TB, i install.Installer, r install.Request, temporary bool) *install.Error {
 	t.Helper()
 	err := i.Install(t.Context(), r)
@@ -121,7 +122,8 @@ func fails(t testing.TB, i install.Installer, r install.Request, temporary bool)
 	return e
 }
 
-// hello writes a wheel with the console script hello, and the wheel that it requires.
+// hello writes the wheel hello-world, which has the console script hello, and the wheel greeting-words, which it
+// requires.
 func hello(t testing.TB, dir string) {
 	wheeltest.Wheel{Name: "greeting-words", Version: "1.0"}.Write(t, dir)
 	wheeltest.Wheel{Name: "hello-world", Version: "2.0", Requires: []string{"greeting-words>=1"}, Files: map[string]string{

@@ -36,8 +36,8 @@ type program struct {
 func (p program) run(ctx context.Context) error {
 	done := make(chan error, 1)
 	go func() {
-		// The program inherits its confinement from the thread that starts it, and gets its death signal (prctl(2)) when
-		// that thread ends. The thread is never unlocked, so it ends with this function. The confinement is needed because
+		// The program inherits its confinement from the thread that starts it, and is killed when that thread ends (prctl(2),
+		// PR_SET_PDEATHSIG). So the thread is never unlocked: it ends with this function. The confinement is needed because
 		// uv takes file names from wheels: 0.6.14 does not check the names of console scripts.
 		runtime.LockOSThread()
 		err := landlock.ConfineWrites(p.writes...)
@@ -56,12 +56,12 @@ func (p program) runOnThread(ctx context.Context) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: p.as, Setsid: true, Pdeathsig: syscall.SIGKILL}
 	kill := func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.Cancel = kill
-	cmd.WaitDelay = time.Second // for children in another session that hold the pipe
+	cmd.WaitDelay = time.Second // a child in another session may keep the pipe open
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("failed to start %s: %w", filepath.Base(p.argv[0]), err)
 	}
 	err := cmd.Wait()
-	_ = kill() // its remaining children
+	_ = kill() // children that still run
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()

@@ -21,7 +21,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
-// deaf returns an address that refuses connections. It stays reserved while the test runs.
+// deaf returns an address that refuses connections: until the test ends, a socket is bound to it, but does not listen.
 func deaf(t *testing.T) string {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -83,7 +83,7 @@ func TestInstall_UsesNoOtherIndexWhileTheFirstIsDown(t *testing.T) {
 	fails(t, uv(t), r, true)
 }
 
-// withPassword serves wheels on an index with the password s3cr3t/w. saw is called for each request.
+// withPassword serves wheels on an index with the password s3cr3t/w, and calls saw for each request.
 func withPassword(t *testing.T, wheels string, saw func()) (url string) {
 	handler := wheel.Index(wheels)
 	return serve(t, func(w http.ResponseWriter, r *http.Request) {

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	maxFiles = 50 // counts included files, too
-	maxShown = 80 // characters of a file in an error
+	maxFiles = 50 // limits the number of files, included ones too
+	maxShown = 80 // limits the characters of an input that an error quotes
 )
 
 // files reads requirements files as pip's reference specifies ("Requirements File Format").
@@ -78,7 +78,7 @@ func (f *files) file(name string, constraint bool) error {
 	return nil
 }
 
-// line reads a complete line of a file.
+// line reads a line after comments were removed and continued lines joined.
 func (f *files) line(file, text string, constraint bool) error {
 	if err := checkText(text); err != nil || text == "" {
 		return err

@@ -26,7 +26,7 @@ func in(files map[string]string) Reader {
 	}
 }
 
-func TestFile_ReadsLikePip(t *testing.T) {
+func TestFile_ReadsRequirementsLikePip(t *testing.T) {
 	got, err := File("local/requirements.txt", in(map[string]string{
 		"local/requirements.txt": "\ufeff# what is needed\r\n" +
 			"Flask[async] >= 2, \\\n   < 4  # for the page\r\n" +

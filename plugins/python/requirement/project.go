@@ -37,7 +37,7 @@ type projectTable struct {
 	Dynamic        []string            `toml:"dynamic,omitempty"`
 }
 
-// tool has the settings in uv's table that this driver passes on, and the tables of other tools, which uv ignores.
+// tool has uv's settings that this driver passes on, and the tables of other tools, whose sources it refuses.
 type tool struct {
 	UV struct {
 		Sources     map[string]any   `toml:"sources,omitempty"`
@@ -73,7 +73,7 @@ func (c Choice) Project(name string, read Reader) (*Set, error) {
 	return s, nil
 }
 
-// set returns the requirements. It refuses requirements that uv would build, and settings that uv ignores.
+// set returns the requirements for uv. It refuses those that uv would have to build, and sources that uv ignores.
 func (p *pyproject) set(c Choice) (*Set, error) {
 	project := projectTable{Name: "project"}
 	if p.Project != nil {
@@ -171,11 +171,11 @@ func (s *Script) Set() (*Set, error) {
 // MaxScript is the maximum size of a source that is searched for metadata, in bytes.
 const MaxScript = 1 << 20
 
-// block is PEP 723's reference expression, with one group for the type and one for the content. The source must have
-// its line endings converted to newlines.
+// block is the reference expression of PEP 723. Its two groups are the type and the content of a block. It expects
+// lines that end with newlines only.
 var block = regexp.MustCompile(`(?m)^# /// ([a-zA-Z0-9-]+)$\s((?:^#(?:| .*)$\s)+)^# ///$`)
 
-// sign matches the comment signs of a block's lines.
+// sign matches the comment sign at the beginning of each line of a block.
 var sign = regexp.MustCompile(`(?m)^# ?`)
 
 // ReadScript returns the metadata of a script's source, or the zero value if it has none. Errors are one line with the
@@ -184,7 +184,7 @@ func ReadScript(source []byte) (Script, error) {
 	source = bytes.TrimPrefix(source, []byte("\uFEFF"))
 	source = bytes.ReplaceAll(source, []byte("\r\n"), []byte("\n")) // as Python reads its sources
 	var content []byte
-	line := 0 // the number of the block's first line
+	line := 0 // the number of the first line of the script's block
 	for _, at := range block.FindAllSubmatchIndex(source, -1) {
 		if string(source[at[2]:at[3]]) != "script" {
 			continue

@@ -22,7 +22,7 @@ import (
 
 // Set is a set of requirements, ready for uv.
 type Set struct {
-	Lines       []string // of a requirements file, with their hashes
+	Lines       []string // lines of a requirements file: requirements with their hashes
 	Constraints []string // in the same form
 	Overrides   []string // in the same form
 	Projects    []Project
@@ -34,13 +34,13 @@ type Set struct {
 	// Complete means that this is a lock: uv must not install anything else.
 	Complete bool
 
-	// RequiresPython is the specifier of a lock or project for the interpreter (PEP 440).
+	// RequiresPython is the specifier (PEP 440) of the interpreters that a lock or project supports.
 	RequiresPython string
 
 	// Indexes are the sources that a requirements file or lock names.
 	Indexes Sources
 
-	// Names means that a requirement or a project names a URL or an index.
+	// Names means that a requirement or a project names a URL or an index, which a node can refuse (job_indexes).
 	Names bool
 
 	// UVLock is set for a uv.lock. Lines is empty then.
@@ -54,7 +54,7 @@ type UVLock struct {
 	Choice  Choice
 }
 
-// Content is the content of a file. In JSON it is the content's digest.
+// Content is the content of a file. In JSON it is only a digest, which is enough for the key of an environment.
 type Content []byte
 
 // MarshalText implements encoding.TextMarshaler.
@@ -140,7 +140,7 @@ func (c Choice) readUVLock(name string, read Reader) (*Set, error) {
 	s := &Set{UVLock: u, Complete: true, RequiresPython: lock.RequiresPython}
 	for _, p := range lock.Packages {
 		registry, _ := p.Source["registry"].(string)
-		// skip directories, which find_links names, and PyPI, which stands for the node's own index (maybe a mirror)
+		// skip directories, which find_links names, and PyPI: the node's own index (maybe a mirror) replaces it
 		if !strings.HasPrefix(registry, "http") || strings.TrimSuffix(registry, "/") == "https://pypi.org/simple" ||
 			slices.Contains(s.Indexes.Extra, registry) {
 			continue

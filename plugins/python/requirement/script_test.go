@@ -42,9 +42,9 @@ func TestReadScript_ReturnsTheMetadata(t *testing.T) {
 		"empty": {"# /// script\n#\n# ///\n", Script{}},
 		"beside another type of block": {"# /// other\n# a = 1\n# ///\n\n# /// script\n# requires-python = \"3.12\"\n# " +
 			"///\n", Script{RequiresPython: "3.12"}},
-		"no block":                       {"print(1)\n", Script{}},
-		"without an end":                 {"# /// script\n# requires-python = \">=3.11\"\nimport os\n", Script{}},
-		"without a blank after the sign": {"#/// script\n#requires-python = \">=3.11\"\n#///\n", Script{}},
+		"no block":                {"print(1)\n", Script{}},
+		"without an end":          {"# /// script\n# requires-python = \">=3.11\"\nimport os\n", Script{}},
+		"without a space after #": {"#/// script\n#requires-python = \">=3.11\"\n#///\n", Script{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := ReadScript([]byte(test.source))
@@ -61,7 +61,7 @@ func TestReadScript_ErrorsNameTheLine(t *testing.T) {
 		"two blocks": {script + script, `line 18: second "# /// script" block, the first is on line 3`},
 		"invalid TOML": {head + "# # a comment\n# requires-python >=3.11\n# ///\n",
 			"line 5: not valid TOML"},
-		// the expression matches the longest block, so the block contains the first "# ///", which is not TOML
+		// the expression matches the longest block, so the first "# ///" is a part of the block, and is not TOML
 		"a line that looks like an end": {head + "# dependencies = [\"a\",\n# ///\n# \"b\"]\n# ///\n", "line 5:"},
 		"a key twice": {head + "# requires-python = \"3.11\"\n# requires-python = \"3.12\"\n# ///\n",
 			"line 5:"},

@@ -16,7 +16,7 @@ import (
 
 // Sources are the origins of packages.
 type Sources struct {
-	URL       string   // the index (PEP 503); if empty, the index of the next level (job, file, node)
+	URL       string   // the index (PEP 503): the job's comes before its file's, and the node's last
 	Extra     []string // more indexes
 	FindLinks []string // directories with packages, and pages that link to them
 	Offline   bool     // use no index
@@ -61,7 +61,7 @@ func Resolve(node, job, file Sources, jobs bool) (s Sources, directories []strin
 	return s, directories, nil
 }
 
-// like replaces indexes without credentials, such as a lock's, with the same indexes with credentials from known.
+// like adds the credentials of known indexes: a lock, for example, names an index without its credentials.
 func (s Sources) like(known []string) Sources {
 	find := func(index string) string {
 		for _, k := range known {
@@ -91,7 +91,7 @@ func (s Sources) Options() ([]string, error) {
 			failed = append(failed, fmt.Errorf("invalid package index or find_links: %w", err))
 			return
 		}
-		lines = append(lines, option+" "+strings.ReplaceAll(u.String(), "$", "%24")) // ${NAME} would be a variable
+		lines = append(lines, option+" "+strings.ReplaceAll(u.String(), "$", "%24")) // uv would expand ${NAME}
 	}
 	if !s.Offline {
 		add("--index-url", s.URL)

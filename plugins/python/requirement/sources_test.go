@@ -21,7 +21,7 @@ func TestResolve_AddsCredentialsToTheIndexesOfALock(t *testing.T) {
 		lock   Sources
 		url    string
 		extra  []string
-		others bool // some sources are not the node's
+		others bool // the job or the lock names a source that is not the node's
 	}{
 		"no indexes":       {url: node, extra: []string{more}},
 		"the node's index": {lock: Sources{Extra: []string{bare}}, url: node, extra: []string{more}},

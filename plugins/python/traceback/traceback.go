@@ -39,7 +39,7 @@ const MaxTail = 256 << 10
 const (
 	maxText  = 300 // characters
 	maxName  = 100 // characters
-	maxAfter = 10  // lines after an exception
+	maxAfter = 10  // other lines of output after the exception
 )
 
 var (
@@ -85,7 +85,7 @@ func exitText(lines []string) bool {
 	return !slices.ContainsFunc(lines[max(0, len(lines)-maxAfter):], header.MatchString)
 }
 
-// lastException returns the last exception whose traceback ended the program, as far as the lines show it.
+// lastException returns the last exception that probably ended the program, as far as its traceback shows.
 func lastException(lines []string, code int, dirs []string) (f Failure, ok bool) {
 	var frames []string // of the traceback that is being read
 	var open, syntax, spared, printed, uncaught bool
@@ -109,7 +109,8 @@ func lastException(lines []string, code int, dirs []string) (f Failure, ok bool)
 				break
 			}
 			f, ok, uncaught, after = failure(text, lines[i+1:], frames, dirs), true, ended, 0
-		case !open && line != "" && line[0] != ' ' && (!uncaught || record.MatchString(line)): // else part of the message
+		// not a part of the exception's message: if the exception was uncaught, only a log record ends the message
+		case !open && line != "" && line[0] != ' ' && (!uncaught || record.MatchString(line)):
 			after++
 		}
 		if line != "" && line[0] != ' ' {
@@ -119,8 +120,8 @@ func lastException(lines []string, code int, dirs []string) (f Failure, ok bool)
 	return f, ok && after <= maxAfter
 }
 
-// failure returns the exception in a line, after its frames. rest has all later lines. For an exception group,
-// rest lists the group's exceptions: the text also names the first one, and the location is where that one was raised.
+// failure describes the exception in line, which comes after its frames. If it is an exception group, rest lists the
+// group's exceptions: then the text also names the first of them, and the location is where that one was raised.
 func failure(line string, rest, frames, dirs []string) Failure {
 	text := plain.Line(strings.TrimSuffix(line, ":"), maxText)
 	leaf := ""
@@ -145,7 +146,7 @@ func failure(line string, rest, frames, dirs []string) Failure {
 	return f
 }
 
-// plainLines splits an output into lines, without control characters and without empty lines at the end.
+// plainLines returns the lines of an output without control characters, and without empty lines at the end.
 func plainLines(tail []byte) []string {
 	lines := strings.Split(plain.Text(plain.Uncoloured(string(tail))), "\n")
 	for i, line := range lines {
@@ -157,7 +158,7 @@ func plainLines(tail []byte) []string {
 	return lines
 }
 
-// innermost returns the last frame in the program's own files, or the last frame if none is.
+// innermost returns the last frame in the program's own files, or the last frame if no frame is in these files.
 func innermost(frames, dirs []string) (file string, line int) {
 	ours := false
 	for _, f := range frames {
@@ -172,8 +173,8 @@ func innermost(frames, dirs []string) (file string, line int) {
 	return file, line
 }
 
-// shown returns the short name of a file. A file below one of dirs is the program's own: its name is relative to the
-// first such directory. The name of another file is its base name.
+// shown returns the name of a file for display, and whether it is the program's own. A file below one of dirs is, and
+// its name is relative to the first such directory. The name of any other file is its base name.
 func shown(name string, dirs []string) (short string, own bool) {
 	for _, dir := range dirs {
 		below, ok := strings.CutPrefix(path.Clean(name), path.Clean(dir)+"/")

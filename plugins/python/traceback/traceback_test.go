@@ -18,7 +18,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// stderrOf runs app.py of these files, and returns its stderr and its exit code.
+// stderrOf writes these files, and runs app.py (or Python with args). It returns stderr and the exit code.
 func stderrOf(t *testing.T, files map[string]string, args ...string) ([]byte, int) {
 	t.Helper()
 	testsupport.NeedPython(t)
