@@ -23,15 +23,16 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport/sshd/sshdtest"
 )
 
-// adoption is the result of a start by one of the racing nodes.
+// adoption is the attempt of one of the racing nodes to start a task, and its result.
 type adoption struct {
 	node *core.Driver
 	task *drivers.TaskConfig
 	err  error
 }
 
-// The node of 50 tasks is lost, and three nodes start each task concurrently, without an API to query.
-func TestStart_OneOfThreeNodesAdopts(t *testing.T) {
+// A node with 50 tasks is lost. Three other nodes start each task at the same time, and the API gives no information:
+// exactly one of them must take over the running process.
+func TestStart_OnlyOneOfThreeNodesAdoptsATask(t *testing.T) {
 	testsupport.Long(t, "a node waits a minute for another node's task")
 	server := sshdtest.Start(t)
 	dir, mark := newDir(t), newMark(t)
@@ -75,7 +76,7 @@ func TestStart_OneOfThreeNodesAdopts(t *testing.T) {
 	}
 	all.Wait()
 	test.Eq(t, pids, testsupport.Sleepers(mark), test.Sprint("the processes"))
-	owners := map[string]string{} // by job
+	owners := map[string]string{} // the owner of each run, by the run's key
 	for _, file := range (&node{host: dir}).records(t) {
 		text, err := os.ReadFile(file)
 		must.NoError(t, err)

@@ -16,7 +16,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// hosts run this test binary as the shim, without the variable that makes it the plugin
+	// on a host, this test binary is the shim, without the variable with which conformance.Main makes it the plugin
 	for _, role := range driver.Plugin().Roles {
 		if role() {
 			return
@@ -35,7 +35,7 @@ func TestDriver_Conforms(t *testing.T) {
 	conformance.Driver{
 		Config: server.Endpoint("box", dir, server.Port),
 		Task: `{ "endpoint": "box", "command": "/bin/sh", "args": ["-c", "SCRIPT"],
-			"on_drain": "stop", "on_lost": "restart" }`, // without an API, a stop would release the run
+			"on_drain": "stop", "on_lost": "restart" }`, // otherwise, without an API, a stop would only release the run
 		Files: func(allocDir string) string { return shim.AllocDir(dir, filepath.Base(allocDir)) },
 	}.Test(t)
 }

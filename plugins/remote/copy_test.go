@@ -33,14 +33,14 @@ import (
 	"github.com/outrider-dev/outrider/plugins/remote/shim"
 )
 
-// node is the plugin of a node with an endpoint, and a task.
+// node is the plugin of a Nomad node with one endpoint, and a task for that endpoint.
 type node struct {
 	*core.Driver
 	*drivers.TaskConfig
-	host string // the directory on the host
+	host string // the endpoint's directory on the host
 }
 
-// newNode returns a plugin with the endpoint "box", and a task with a file to copy there.
+// newNode returns a plugin with the endpoint "box", and a task that has a file with this content in local.
 func newNode(t *testing.T, server *sshdtest.Server, port int, options string, content []byte) *node {
 	t.Helper()
 	dir := newDir(t)
@@ -52,7 +52,7 @@ func newNode(t *testing.T, server *sshdtest.Server, port int, options string, co
 	return n
 }
 
-// newDir returns a directory of tasks on a host. At the end of the test, it checks that no task process still runs.
+// newDir returns a directory for tasks on a host. After the test, no process of these tasks may still run.
 func newDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "or") // short: a socket's path has at most 107 bytes
@@ -68,7 +68,7 @@ func newDir(t *testing.T) string {
 	return dir
 }
 
-// newMark returns an argument for sleep that identifies a test's tasks. Tasks that remain are killed after the test.
+// newMark returns an argument for sleep by which a test finds its tasks. After the test, it kills tasks that still run.
 func newMark(t *testing.T) string {
 	mark := testsupport.Mark()
 	t.Cleanup(func() {
@@ -79,7 +79,7 @@ func newMark(t *testing.T) string {
 	return mark
 }
 
-// newPlugin returns the plugin of a node with an API. It is closed at the end of the test.
+// newPlugin returns a plugin with these options, and with this address of the API. It is closed when the test ends.
 func newPlugin(t *testing.T, options, api string) *core.Driver {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -125,7 +125,7 @@ func newTask(t *testing.T, job string, options map[string]any) *drivers.TaskConf
 	return cfg
 }
 
-// starts starts the task once the host is connected, checks its file, and destroys it.
+// starts starts the task as soon as the host is connected, checks the copied file, and destroys the task.
 func (n *node) starts(t *testing.T, content []byte) {
 	t.Helper()
 	testsupport.Within(t, time.Minute, func() error {
@@ -141,7 +141,7 @@ func (n *node) starts(t *testing.T, content []byte) {
 // onHost returns the allocation's directory on the host.
 func (n *node) onHost() string { return shim.AllocDir(n.host, n.AllocID) }
 
-// records returns the files of the host's records of runs.
+// records returns the paths of the records of runs on the host.
 func (n *node) records(t *testing.T) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(n.host, "runs", "*.json"))
@@ -167,7 +167,7 @@ func TestCopy_FailureRemovesRecord(t *testing.T) {
 	must.SliceEmpty(t, n.records(t))
 }
 
-// Nomad interpolates the commands of script checks on the node, so these commands have the node's paths.
+// Nomad inserts the node's paths into the commands of script checks. ExecTask must convert them to the host's paths.
 func TestExec_UsesHostPaths(t *testing.T) {
 	server := sshdtest.Start(t)
 	n := newNode(t, server, server.Port, "", nil)
@@ -186,7 +186,7 @@ func TestCopy_IsRetriedAfterALostConnection(t *testing.T) {
 	n := newNode(t, server, link.Port, "", content)
 	fingerprints, err := n.Fingerprint(t.Context())
 	must.NoError(t, err)
-	for f := range fingerprints { // wait for the connection
+	for f := range fingerprints { // wait until the host is connected
 		if healthy, _ := f.Attributes["driver.remote.endpoint.box.healthy"].GetBool(); healthy {
 			break
 		}
@@ -226,7 +226,7 @@ func TestCopy_IsRefusedForADeniedUser(t *testing.T) {
 	must.ErrorContains(t, err, "the plugin logs in as user id 54321, which is not root")
 }
 
-// The host's server refuses such a large config block before the driver gets it.
+// The server on the host refuses such a large config block before its driver gets the task.
 func TestStart_FailureRemovesRecord(t *testing.T) {
 	server := sshdtest.Start(t)
 	n := newNode(t, server, server.Port, "", nil)

@@ -13,7 +13,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/remote/driver"
 )
 
-// The options that all drivers have are on the page of exec-lite.
+// The options of all drivers are on the page of exec-lite, so the page of remote documents only its own.
 func TestOptions_AreDocumented(t *testing.T) {
 	schematest.Document(t, "../../docs/reference/remote.md", map[string][]schema.Row{
 		"plugin options": schema.Of[driver.Config]().Doc(),

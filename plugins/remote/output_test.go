@@ -18,7 +18,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport/sshd/sshdtest"
 )
 
-// output returns the content of the files with a task's standard output on the node, in their order.
+// output returns a task's standard output on the node: the content of its log files, in their order.
 func output(t *testing.T, cfg *drivers.TaskConfig) string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(cfg.AllocDir, "alloc/logs", cfg.Name+".stdout.*"))
@@ -32,8 +32,9 @@ func output(t *testing.T, cfg *drivers.TaskConfig) string {
 	return strings.Join(all, "")
 }
 
-// On the host, the new process writes its output to another allocation's directory than the old process did.
-func TestOutput_ContinuesAtARestartAfterATakeover(t *testing.T) {
+// After a takeover, a restarted process writes to another directory on the host than the first process. The node must
+// get the output of both, in order.
+func TestOutput_ContinuesWhenATakenOverTaskRestarts(t *testing.T) {
 	server := sshdtest.Start(t)
 	dir, mark := newDir(t), newMark(t)
 	options := func() map[string]any {
@@ -44,7 +45,7 @@ func TestOutput_ContinuesAtARestartAfterATakeover(t *testing.T) {
 	_, _, err := first.StartTask(before.Copy())
 	must.NoError(t, err)
 	testsupport.WaitSleepers(t, mark, 1)
-	must.NoError(t, first.DestroyTask(before.ID, true)) // releases the run
+	must.NoError(t, first.DestroyTask(before.ID, true)) // without an API, this only releases the run
 
 	second := newPlugin(t, server.Endpoint("box", dir, server.Port), "http://127.0.0.1:1")
 	task := newTask(t, "job", options())

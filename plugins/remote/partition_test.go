@@ -35,23 +35,23 @@ import (
 	"github.com/outrider-dev/outrider/plugins/remote/ssh"
 )
 
-// ownership is the model's state: the owner of a run between sequential calls.
+// ownership is the state of the model: the owner of the run after a sequence of calls.
 type ownership struct {
-	owner    string // an allocation
+	owner    string // the allocation that owns the run
 	released bool
-	way      int // the connection that may change it, 0 for none
+	way      int // the number of the connection that may change the run; 0: none
 }
 
-// call is a call of a node to the host.
+// call is a request of a node to the host.
 type call struct {
 	way   int
 	what  string // claim, resume, take, release, change or exec
 	alloc string // the allocation that claims or owns the run
 	from  string // the allocation that the run is taken from
-	lines string // written by exec
+	lines string // the line that exec writes
 }
 
-// outcome is the outcome of a call.
+// outcome is what a node knows about a call.
 type outcome int
 
 const (
@@ -60,11 +60,11 @@ const (
 	refused
 )
 
-// step returns the possible states after a call with this outcome, none if the outcome is not possible.
+// step returns the possible states after a call with this outcome. It returns none if the outcome itself is impossible.
 func (o ownership) step(c call, got outcome) []any {
 	allowed, next := o.way == c.way, o
 	switch c.what {
-	case "exec": // the call names no allocation
+	case "exec": // needs only the connection, and names no allocation
 	case "change":
 		allowed = allowed && o.owner == c.alloc
 	case "release":
@@ -85,34 +85,34 @@ func (o ownership) step(c call, got outcome) []any {
 	return nil
 }
 
-// way is one connection of a node, over a separate network link, and the program that the node starts on the host.
+// way is a connection of a node over its own network link, with the program on the host that serves the connection.
 type way struct {
 	*host.Link
 	number int
 	host   *host.Host
-	cut    *sshdtest.Link // the network link, of this connection alone
+	cut    *sshdtest.Link // the network link, which no other connection uses
 
-	running   sync.WaitGroup // calls
+	running   sync.WaitGroup // the calls in progress
 	recovered bool           // the program on the host has recovered the task
-	until     int            // the round in which a cut ends
+	until     int            // the round in which a cut ends; 0: not cut
 
 	mu   sync.Mutex
 	lost []porcupine.Operation // calls with unknown outcome
 }
 
-// isShim recognizes the connection's program on the host.
+// isShim reports whether a process with these arguments is the connection's program on the host.
 func (w *way) isShim(args []string) bool {
 	return len(args) == 3 && args[1] == "outrider-shim" && strings.Contains(args[2], fmt.Sprintf("%q", w.name()))
 }
 
 func (w *way) name() string { return fmt.Sprintf("WAY_%d", w.number) }
 
-// partition is a host with a run, and the history of calls for that run.
+// partition is a host with one run, and the history of the nodes' calls for that run.
 type partition struct {
 	t      *testing.T
 	server *sshdtest.Server
 	dir    string
-	run    struct { // of the host's record
+	run    struct { // from the run's record on the host
 		TaskID string `json:"task_id"`
 		Key    string
 		Hash   string
@@ -120,7 +120,7 @@ type partition struct {
 	written string // the file that exec writes to
 
 	begun  time.Time
-	number atomic.Int64 // the last number of a connection, an allocation or an exec
+	number atomic.Int64 // the last number that a connection, an allocation or a line has got
 
 	mu      sync.Mutex
 	history []porcupine.Operation
@@ -146,7 +146,7 @@ func (p *partition) connect() *way {
 	return w
 }
 
-// end ends a connection. Its lost calls cannot be executed after that.
+// end ends a connection and its program on the host. Then its lost calls can no longer be executed, so they end here.
 func (p *partition) end(w *way) {
 	w.host.Close()
 	w.running.Wait()
@@ -162,7 +162,7 @@ func (p *partition) end(w *way) {
 	w.lost = nil
 }
 
-// ask makes a call, and records it. The outcome is unknown if no response arrives.
+// ask makes a call, and adds it to the history. If no response arrives, the outcome is unknown.
 func (p *partition) ask(w *way, c call) outcome {
 	op := porcupine.Operation{Input: c, Call: int64(time.Since(p.begun))}
 	got, err := p.send(w, c)
@@ -223,14 +223,15 @@ func (p *partition) send(w *way, c call) (outcome, error) {
 	return unknown, err
 }
 
-// alive returns all allocations except one, so no owner counts as gone because its node is disconnected.
+// alive returns all allocations except but. The claim names them as alive, so the host does not take a disconnected
+// owner for gone.
 func (p *partition) alive(but string) []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(p.allocs), func(a string) bool { return a == but })
 }
 
-// soFar returns the number of recorded calls, and the last owner.
+// soFar returns the number of calls in the history, and the last known owner.
 func (p *partition) soFar() (calls int, owner string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -246,25 +247,25 @@ func (p *partition) newAlloc() string {
 	return alloc
 }
 
-// member is a node.
+// member is one of the nodes.
 type member struct {
 	*partition
 	way   *way
-	stale []*way // cut connections
+	stale []*way // connections whose link is cut
 	alloc string
 }
 
 var kinds = []string{"claim", "resume", "take", "take", "release", "release", "change", "change", "exec", "exec"}
 
-// turn makes a random call, and breaks its connection at random.
+// turn makes a random call, and sometimes breaks the connection before or during the call.
 func (m *member) turn(round int, others []string) {
 	m.stale = slices.DeleteFunc(m.stale, func(w *way) bool {
 		if w.until > round {
 			return false
 		}
-		w.cut.Restore() // data that was sent before the cut arrives now
+		w.cut.Restore() // data sent before the cut arrives now
 		w.running.Wait()
-		m.does(w, m.choose(w, others)) // this call may take the run back
+		m.does(w, m.choose(w, others)) // on the old connection: it may take the run back
 		m.end(w)
 		return true
 	})
@@ -281,10 +282,10 @@ func (m *member) turn(round int, others []string) {
 	answered := make(chan outcome, 1)
 	w.running.Go(func() { answered <- m.does(w, c) })
 	if strike != nil && !before {
-		time.Sleep(time.Duration(rand.N(int64(3 * time.Millisecond)))) // at any point of the call
+		time.Sleep(time.Duration(rand.N(int64(3 * time.Millisecond)))) // to break any step of the call
 		strike(m, w)
 	}
-	if w.until > 0 || <-answered != refused { // do not wait for a cut connection
+	if w.until > 0 || <-answered != refused { // on a cut link, no response will come
 		m.alloc = c.alloc
 	}
 	switch {
@@ -299,7 +300,7 @@ func (m *member) turn(round int, others []string) {
 	m.way = m.connect()
 }
 
-// choose returns a random call.
+// choose returns a random call for a connection. others are allocations from which it may take the run.
 func (m *member) choose(w *way, others []string) call {
 	c := call{way: w.number, what: kinds[rand.N(len(kinds))], alloc: m.alloc}
 	switch c.what {
@@ -314,7 +315,8 @@ func (m *member) choose(w *way, others []string) call {
 	return c
 }
 
-// does makes a call. For exec it first resumes the run, unless the program on the host has recovered the task.
+// does makes a call. Before the first exec on a connection, it resumes the run: the program on the host must know the
+// task.
 func (m *member) does(w *way, c call) outcome {
 	if c.what == "exec" && !w.recovered {
 		resume := call{way: w.number, what: "resume", alloc: c.alloc}
@@ -326,7 +328,7 @@ func (m *member) does(w *way, c call) outcome {
 	return m.ask(w, c)
 }
 
-// faults break a connection.
+// faults break a connection: they kill the program on the host, kill its SSH server process, or cut the link.
 var faults = []func(*member, *way){
 	func(m *member, w *way) { m.kill(w, false) },
 	func(m *member, w *way) { m.kill(w, true) },
@@ -353,12 +355,12 @@ func (m *member) kill(w *way, server bool) {
 	must.NoError(m.t, unix.Kill(pid, unix.SIGKILL))
 }
 
-// 500 calls of three nodes are linearizable, while connections are cut, and programs on the host are killed.
+// 500 calls of three nodes have a linearizable history, although links are cut and programs on the host are killed.
 func TestRun_HistoryIsLinearizableThroughPartitions(t *testing.T) {
 	server := sshdtest.Start(t)
 	dir, mark := newDir(t), newMark(t)
 	p := &partition{t: t, server: server, dir: dir, written: filepath.Join(dir, "written"), begun: time.Now()}
-	must.NoError(t, os.WriteFile(p.written, nil, 0o600)) // exists even if all commands are refused
+	must.NoError(t, os.WriteFile(p.written, nil, 0o600)) // must exist even if no command runs
 	first := newPlugin(t, server.Endpoint("box", dir, server.Port), "http://127.0.0.1:1")
 	task := newTask(t, "job", map[string]any{"command": "sleep", "args": []any{mark}})
 	_, _, err := first.StartTask(task)
@@ -388,7 +390,7 @@ func TestRun_HistoryIsLinearizableThroughPartitions(t *testing.T) {
 			break
 		}
 		var all sync.WaitGroup
-		var allocs []string // before this round
+		var allocs []string // of the members and the last owner, before this round
 		for _, m := range members {
 			allocs = append(allocs, m.alloc, owner)
 		}
@@ -407,13 +409,13 @@ func TestRun_HistoryIsLinearizableThroughPartitions(t *testing.T) {
 	model := porcupine.NondeterministicModel{
 		Init: func() []any { return []any{ownership{owner: task.AllocID}} },
 		Step: func(state, input, output any) []any {
-			got, _ := output.(outcome) // unknown without output
+			got, _ := output.(outcome) // a call without output: unknown
 			return state.(ownership).step(input.(call), got)
 		},
 	}
 	result := porcupine.CheckOperationsTimeout(model.ToModel(), p.history, 5*time.Minute)
 	counts := map[outcome]int{}
-	want := map[string]outcome{} // by line: the outcome of the call that writes the line
+	want := map[string]outcome{} // by line: the outcome of the exec that writes it
 	for _, op := range p.history {
 		got, _ := op.Output.(outcome)
 		counts[got]++
@@ -423,7 +425,7 @@ func TestRun_HistoryIsLinearizableThroughPartitions(t *testing.T) {
 		counts[done], counts[refused], counts[unknown], p.number.Load())
 	must.Eq(t, porcupine.Ok, result, must.Sprint("the history is not linearizable: ", p.history))
 	test.Positive(t, counts[refused])
-	if !testing.Short() { // with few calls, maybe none is cut in the middle
+	if !testing.Short() { // in a short test, all calls may get a response
 		test.Positive(t, counts[unknown])
 	}
 
@@ -446,7 +448,7 @@ func TestRun_HistoryIsLinearizableThroughPartitions(t *testing.T) {
 	owner := p.newAlloc()
 	reply, err := shim.Claim.On(t.Context(), last.Shim, &shim.ClaimRequest{
 		Key: p.run.Key, Hash: p.run.Hash, TaskID: p.run.TaskID, Reattach: true, Owner: shim.Owner{AllocID: owner},
-		Gone: p.alive(owner), // all others
+		Gone: p.alive(owner), // all except the new owner
 	})
 	must.NoError(t, err)
 	must.Eq(t, shim.Have, reply.Verdict)

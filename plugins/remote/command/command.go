@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package command has the operator's commands: nomad-driver-remote list, adopt, release, stop and check. Their
-// connections claim no run.
+// Package command has the operator's commands: nomad-driver-remote list, adopt, release, stop and check. They connect
+// to the hosts as the plugin does, but never claim a run.
 package command
 
 import (
@@ -65,7 +65,7 @@ type session struct {
 // endpoint is a host and its state.
 type endpoint struct {
 	Name    string `json:"endpoint"`
-	Problem string `json:"problem,omitempty"` // why it cannot be used, in one line
+	Problem string `json:"problem,omitempty"` // why the endpoint cannot be used, in one line
 	host.About
 	Runs []run `json:"runs"`
 
@@ -73,7 +73,7 @@ type endpoint struct {
 	link *host.Link
 }
 
-// open parses the command's options, and reads the configuration as an agent does.
+// open parses the options and the argument of a command, and reads the plugin's configuration as an agent does.
 func open(u plugin.Usage, argv []string) (s *session, argument string, err error) {
 	s = &session{}
 	flags := flag.NewFlagSet(u.Command, flag.ContinueOnError)
@@ -109,7 +109,7 @@ func open(u plugin.Usage, argv []string) (s *session, argument string, err error
 }
 
 // look connects to all endpoints concurrently. Its error has a line for each endpoint that cannot be used. Unless keep
-// is set, it closes the connections immediately: a host ends runs without an owner while a connection is open.
+// is set, it closes the connections immediately, because a connected host ends runs past their orphan_timeout.
 func (s *session) look(ctx context.Context, keep bool) error {
 	var all sync.WaitGroup
 	for _, e := range s.endpoints {
@@ -218,7 +218,7 @@ func (r run) label() string {
 	text := fmt.Sprintf("%s/%s[%s]/%s", r.Job, r.Group, r.Index, r.Task)
 	switch r.Namespace {
 	case "default":
-	case "": // not a key of this version
+	case "": // another version's format: show the key itself
 		text = r.Key
 	default:
 		text = r.Namespace + "/" + text
@@ -228,7 +228,7 @@ func (r run) label() string {
 
 func short(id string) string { return fmt.Sprintf("%.8s", plain.Line(id, 0)) }
 
-// followed reports whether the run is followed, or else what happens to it.
+// followed returns "yes" if an allocation follows the run, and otherwise what happens to the run.
 func (r run) followed() string {
 	alone := r.Alone.Round(time.Second)
 	switch {
@@ -248,7 +248,7 @@ func (r run) followed() string {
 type act struct {
 	command string
 	to      shim.State
-	done    string // the past participle, printed after success
+	done    string // past participle, for the message after success
 	about   string
 }
 
@@ -290,7 +290,7 @@ func (a act) run(ctx context.Context, argv []string) error {
 	return nil
 }
 
-// change changes the state of a run. It retries while the host refuses to end a run that was followed recently.
+// change changes a run's state. For AbsentTime, it retries if the host refuses to end a run that was followed recently.
 func (e *endpoint) change(ctx context.Context, r run, to shim.State) error {
 	request := &shim.ChangeRequest{TaskID: r.TaskID, Epoch: r.Epoch, State: to}
 	until := time.Now().Add(shim.AbsentTime + time.Second)
@@ -306,7 +306,7 @@ func (e *endpoint) change(ctx context.Context, r run, to shim.State) error {
 	}
 }
 
-// find returns the only run that matches the argument.
+// find returns the only run whose name is the argument, or whose ID begins with it.
 func (s *session) find(argument string) (at *endpoint, found run, err error) {
 	var all []string
 	for _, e := range s.endpoints {

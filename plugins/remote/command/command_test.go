@@ -25,7 +25,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/remote/shim"
 )
 
-// records returns the content of the host's records.
+// records returns the content of all records of runs on the host.
 func (b *box) records() string {
 	b.t.Helper()
 	files, err := filepath.Glob(filepath.Join(b.dir, "runs", "*.json"))
@@ -39,7 +39,7 @@ func (b *box) records() string {
 	return all
 }
 
-// runs returns the output of list -json.
+// runs returns the runs that list -json prints.
 func (b *box) runs() (all []run) {
 	b.t.Helper()
 	r := b.does("list", "-json")
@@ -48,7 +48,7 @@ func (b *box) runs() (all []run) {
 	return all
 }
 
-// The job has escape sequences in its name.
+// The name of the job has terminal escape sequences, which list and stop must not print.
 func TestRun_IsListedAndEnded(t *testing.T) {
 	t.Parallel()
 	b := newBox(t)
@@ -135,7 +135,7 @@ func TestRun_IsKeptUntilItIsReleased(t *testing.T) {
 	test.SliceEmpty(t, testsupport.Sleepers(mark))
 }
 
-func TestEndpoint_UnreachableIsReportedInOneLine(t *testing.T) {
+func TestEndpoint_IsReportedInOneLineIfUnreachable(t *testing.T) {
 	t.Parallel()
 	b := newBox(t)
 	node := b.starts("web", testsupport.Mark())
@@ -192,7 +192,7 @@ func TestCheck_ReportsMissingFeatures(t *testing.T) {
 	test.StrContains(t, r.out, "the agent is not root, so tasks run as the agent's user\n")
 }
 
-func TestConfig_ReportsAMistakeInOneSentence(t *testing.T) {
+func TestConfig_ErrorsAreOneSentence(t *testing.T) {
 	endpoint := `endpoint "box" { ssh { host = "h" user = "u" key_file = "/k" host_keys = ["ssh-ed25519 AAAAB"] } }`
 	block := func(config string) string { return `plugin "nomad-driver-remote" { config { ` + config + ` } }` }
 	for name, row := range map[string]struct {
@@ -213,7 +213,7 @@ func TestConfig_ReportsAMistakeInOneSentence(t *testing.T) {
 		"no such option": {files: map[string]string{"a.hcl": block("x = 1")}, want: `"x"`},
 		"a wrong value":  {files: map[string]string{"a.hcl": block(`endpoint "box" {}`)}, want: `endpoint "box" has no ssh block`},
 		"no endpoint":    {files: map[string]string{"a.hcl": block("")}, want: "no endpoint is configured"},
-		"too many words": {args: []string{"x"}, want: "usage: list [-config PATH] [-json]"},
+		"extra argument": {args: []string{"x"}, want: "usage: list [-config PATH] [-json]"},
 		"no such flag":   {args: []string{"-x"}, want: "flag provided but not defined: -x: usage: list"},
 		"another block":  {files: map[string]string{"a.json": `{"client": {"enabled": true}}`}, want: "has no block plugin"},
 	} {

@@ -46,12 +46,12 @@ func TestMain(m *testing.M) {
 	os.Exit(testsupport.EndRoles(m.Run()))
 }
 
-// box is a host, simulated by an SSH server on this machine, and the configuration of an agent with this endpoint.
+// box is a host, simulated by an SSH server on this machine, and an agent's configuration with this host as endpoint.
 type box struct {
 	t      *testing.T
 	server *sshdtest.Server
-	dir    string // of the host
-	config string // the directory of the configuration
+	dir    string // the directory of tasks on the host
+	config string // the directory of the agent's configuration
 }
 
 func newBox(t *testing.T, options ...sshdtest.Option) *box {
@@ -77,7 +77,7 @@ func newBox(t *testing.T, options ...sshdtest.Option) *box {
 	return b
 }
 
-// endpoint returns an endpoint block of the configuration.
+// endpoint returns an endpoint block for the box, with this name and port.
 func (b *box) endpoint(name string, port int) string { return b.server.Endpoint(name, b.dir, port) }
 
 func (b *box) write(api string, endpoints ...string) {
@@ -93,7 +93,7 @@ type result struct {
 	out, err string
 }
 
-// does runs a command with the configuration as an operator does.
+// does runs a command of the plugin's binary with the box's configuration.
 func (b *box) does(command string, args ...string) result {
 	b.t.Helper()
 	return does(b.t, slices.Concat([]string{command, "-config", b.config}, args)...)
@@ -121,7 +121,7 @@ type owner struct {
 	*drivers.TaskConfig
 }
 
-// starts starts a job's task, which sleeps, on a new node.
+// starts creates a node, and starts a task of this job there, which sleeps. mark is the argument of sleep.
 func (b *box) starts(job, mark string) *owner {
 	b.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -147,7 +147,7 @@ func (b *box) starts(job, mark string) *owner {
 	}
 	value, errs := schema.Value(schema.Of[driver.TaskConfig]().Spec(), map[string]any{
 		"endpoint": "box", "command": "sleep", "args": []any{mark},
-		"on_drain": "stop", "on_lost": "restart", // otherwise, without an API, DestroyTask would release the run
+		"on_drain": "stop", "on_lost": "restart", // otherwise, without an API, DestroyTask would only release the run
 	})
 	must.SliceEmpty(b.t, errs)
 	must.NoError(b.t, o.EncodeDriverConfig(value))

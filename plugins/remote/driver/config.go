@@ -105,7 +105,7 @@ var _ core.EngineProvider = (*instance)(nil)
 // Engine implements core.EngineProvider.
 func (i *instance) Engine() core.Engine { return i.engine }
 
-// onHost is the driver on a host, where tasks are processes.
+// onHost is the driver that the shim runs on a host: there, each task is a process.
 var onHost = core.Plugin[core.PluginOptions, TaskConfig]{
 	Name:    shim.Name,
 	Summary: "runs tasks on this host for a Nomad node",
@@ -114,7 +114,7 @@ var onHost = core.Plugin[core.PluginOptions, TaskConfig]{
 	},
 }
 
-// process runs the program that a job names.
+// process starts a job's command as a process.
 type process struct{}
 
 // Command implements core.Instance.

@@ -11,7 +11,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/remote/ssh"
 )
 
-func TestConfig_ReportsAMistakeInOneSentence(t *testing.T) {
+func TestConfig_ErrorsAreOneSentence(t *testing.T) {
 	good := ssh.Config{
 		Hop: ssh.Hop{Host: "gpu1", Port: 22, User: "u", HostKeys: []string{"ssh-ed25519 AAAAB"}}, KeyFile: "/k",
 	}
@@ -33,7 +33,7 @@ func TestConfig_ReportsAMistakeInOneSentence(t *testing.T) {
 		"a relative program": {programs: map[string]string{"arm64": "x"}, why: `the path of arm64, "x", is not absolute`},
 		"no key to log in":   {endpoints: with(func(s *ssh.Config) { s.KeyFile = "" }), why: "key_file"},
 		"no host key":        {endpoints: with(func(s *ssh.Config) { s.HostKeys = nil }), why: "host_keys"},
-		"a host key in words": {
+		"an invalid host key": {
 			endpoints: with(func(s *ssh.Config) { s.HostKeys = []string{"no"} }), why: "host_keys",
 		},
 	} {

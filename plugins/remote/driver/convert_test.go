@@ -16,7 +16,7 @@ import (
 func TestHostConfig_UsesHostPaths(t *testing.T) {
 	t.Setenv("OF_THE_AGENT", "x")
 	t.Setenv("CHANGED", "x")
-	t.Setenv("NOMAD_REGION", "global") // Nomad sets it for tasks even if the agent has it
+	t.Setenv("NOMAD_REGION", "global") // Nomad sets it for each task, so it must stay
 	cfg := &drivers.TaskConfig{
 		AllocID: "alloc-1", Name: "web", AllocDir: "/nomad/alloc/alloc-1",
 		Env: map[string]string{
@@ -46,7 +46,7 @@ func TestHostConfig_UsesHostPaths(t *testing.T) {
 	must.Eq(t, "/srv/or/allocs/alloc-1/web", task.WorkDir)
 	must.Eq(t, 3, task.Nice)
 	must.Eq(t, map[string]string{"nofile": "10"}, task.Ulimit)
-	must.Eq(t, "x", os.Getenv("OF_THE_AGENT")) // the agent's environment and cfg have not changed
+	must.Eq(t, "x", os.Getenv("OF_THE_AGENT")) // neither the agent's environment nor cfg has changed
 	must.Eq(t, 6, len(cfg.Env))
 }
 

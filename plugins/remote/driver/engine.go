@@ -29,18 +29,17 @@ import (
 	"github.com/outrider-dev/outrider/plugins/remote/shim"
 )
 
-// engine runs tasks on other hosts.
 type engine struct {
 	logger hclog.Logger
-	hosts  map[string]*host.Host // by the name of the endpoint
+	hosts  map[string]*host.Host // key: name of the endpoint
 	ctx    context.Context       // the parent of all tasks' contexts
 	cancel context.CancelFunc
 	nomad  nomad
 
 	mu    sync.Mutex
-	tasks map[string]*remoteTask // by id, until they are destroyed
+	tasks map[string]*remoteTask // key: task id in Nomad; Destroy removes the task
 
-	left sync.Map // tasks whose runs must still be ended, because their host failed or was not reached
+	left sync.Map // keys: *remoteTask; their runs must still be ended, after the host failed or was unreachable
 }
 
 var (
@@ -48,9 +47,8 @@ var (
 	_ core.Prober  = (*engine)(nil)
 )
 
-// newEngine returns an engine that has not connected to any host yet.
 func newEngine(c Config, logger hclog.Logger) *engine {
-	debug.SetGCPercent(100) // plugin.Serve sets less for idle plugins, but this one transfers the output of its tasks
+	debug.SetGCPercent(100) // plugin.Serve sets less, for plugins that are mostly idle; this one copies output of tasks
 	e := &engine{logger: logger, hosts: map[string]*host.Host{}, tasks: map[string]*remoteTask{}}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.nomad.client = agentapi.New(c.API)
@@ -69,8 +67,8 @@ func newEngine(c Config, logger hclog.Logger) *engine {
 	return e
 }
 
-// Endpoints returns the hosts of a configuration by name, for commands. answers checks the agent's API, which reports
-// why a task is ended.
+// Endpoints returns the configured hosts by name, and a function that checks whether the driver can ask the agent's API
+// why Nomad ends a task. Both are for the plugin's commands.
 func Endpoints(c Config) (hosts map[string]*host.Host, answers func(context.Context) error) {
 	e := newEngine(c, hclog.NewNullLogger())
 	return e.hosts, e.nomad.answers
@@ -85,12 +83,10 @@ func (e *engine) Close() error {
 	return nil
 }
 
-// Capabilities implements core.Capable.
 func (e *engine) Capabilities(c *drivers.Capabilities) {
 	c.DisableLogCollection = true // output comes from the host
 }
 
-// host returns the host of the endpoint that a job names.
 func (e *engine) host(name string) (*host.Host, error) {
 	h := e.hosts[name]
 	if h == nil {
@@ -99,7 +95,8 @@ func (e *engine) host(name string) (*host.Host, error) {
 	return h, nil
 }
 
-// Start implements core.Engine. It finds an earlier run in the host's records, even if no agent has recorded that run.
+// Start implements core.Engine. If the host already runs the task, Start takes this run over. It finds the run in the
+// host's records, so no agent needs to have recorded it.
 func (e *engine) Start(ctx context.Context, s *core.Start) (core.Task, error) {
 	config, ok := s.Config.(*TaskConfig)
 	if !ok {
@@ -137,7 +134,7 @@ func (e *engine) Start(ctx context.Context, s *core.Start) (core.Task, error) {
 	return t, nil
 }
 
-// start claims the task's run, and starts a run if none exists.
+// start claims the task's run on the host. If no run exists, it copies the task's files and starts the task.
 func (t *remoteTask) start(
 	ctx context.Context, link *host.Link, cfg *drivers.TaskConfig, progress core.Event,
 ) error {
@@ -150,7 +147,7 @@ func (t *remoteTask) start(
 	t.engine.mu.Unlock()
 	if reply.Verdict == shim.Have {
 		t.event("Took over the running task of allocation %s", plain.Line(reply.Owner.AllocID, maxMessage))
-		// tokens of the previous allocation may be revoked; other files stay, because the task may have changed them
+		// only secrets: the old tokens may be revoked, but the running task may have changed its other files
 		now := time.Now().Round(0)
 		if err := t.copyFiles(ctx, link, allocdir.TaskSecrets); err != nil {
 			t.event("The task keeps the secrets of the previous allocation: %v", err)
@@ -158,7 +155,7 @@ func (t *remoteTask) start(
 		t.saved.Copied = now
 		return nil
 	}
-	t.saved.Copied = reply.Copied // a restarted task may have changed the files that were copied before
+	t.saved.Copied = reply.Copied // copy only newer files: the task may have changed the older ones before its restart
 	err = t.copyFiles(ctx, link, ".")
 	again := err != nil
 	if err == nil {
@@ -173,11 +170,11 @@ func (t *remoteTask) start(
 			t.saved.Endpoint, err), true)
 	}
 	t.engine.left.Store(t, true)
-	err = errors.Join(err, t.endRun(ctx, link)) // this also ends the claim
+	err = errors.Join(err, t.endRun(ctx, link)) // also gives up the claim
 	return structs.NewRecoverableError(err, again)
 }
 
-// Recover implements core.Engine. It does not wait for the host.
+// Recover implements core.Engine. It does not wait for a connection to the host.
 func (e *engine) Recover(_ context.Context, c *drivers.TaskConfig, text []byte, event core.Event) (core.Task, error) {
 	var s saved
 	if err := json.Unmarshal(text, &s); err != nil {
@@ -190,7 +187,7 @@ func (e *engine) Recover(_ context.Context, c *drivers.TaskConfig, text []byte, 
 	return e.newTask(c, h, s, event), nil
 }
 
-// Destroy implements core.Engine. A task that is unknown to this process may be on any host.
+// Destroy implements core.Engine. A task that this process does not know may be on any host, so it is ended on each.
 func (e *engine) Destroy(ctx context.Context, id string) error {
 	e.mu.Lock()
 	t := e.tasks[id]
@@ -221,7 +218,7 @@ func (e *engine) Destroy(ctx context.Context, id string) error {
 	if t.parted.Load() || t.isTaken() {
 		return nil
 	}
-	e.left.Store(t, true) // Nomad does not retry, but tidy does
+	e.left.Store(t, true) // if this attempt fails, tidy repeats it; Nomad does not
 	link, err := t.host.Connect(ctx)
 	if err != nil {
 		return err
@@ -229,7 +226,6 @@ func (e *engine) Destroy(ctx context.Context, id string) error {
 	return t.endRun(ctx, link)
 }
 
-// newTask registers a task.
 func (e *engine) newTask(c *drivers.TaskConfig, h *host.Host, s saved, event core.Event) *remoteTask {
 	t := &remoteTask{
 		config: &drivers.TaskConfig{
@@ -244,7 +240,7 @@ func (e *engine) newTask(c *drivers.TaskConfig, h *host.Host, s saved, event cor
 	return t
 }
 
-// forget drops a task that was destroyed or not started.
+// forget drops a task after Destroy or after a failed start.
 func (e *engine) forget(t *remoteTask) {
 	e.mu.Lock()
 	delete(e.tasks, t.config.ID)
@@ -253,7 +249,7 @@ func (e *engine) forget(t *remoteTask) {
 	t.cancel()
 }
 
-// forward passes an event about a run on a host to the tasks that have this run.
+// forward passes an event of a run on a host to the tasks on this node that have this run.
 func (e *engine) forward(endpoint string, event *drivers.TaskEvent) {
 	e.mu.Lock()
 	var of []*remoteTask

@@ -33,7 +33,7 @@ import (
 func (t *remoteTask) copyFiles(ctx context.Context, link *host.Link, below string) error {
 	t.copying.Lock()
 	defer t.copying.Unlock()
-	now := time.Now().Round(0) // without the monotonic clock, like the times of files
+	now := time.Now().Round(0) // drops the monotonic clock: now is compared with the times of files
 	root, err := os.OpenRoot(filepath.Join(t.config.AllocDir, t.config.Name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -64,10 +64,11 @@ func (t *remoteTask) copyFiles(ctx context.Context, link *host.Link, below strin
 	return nil
 }
 
-// clockTick is how far a file's time may lag behind: the kernel uses the time of its last clock tick.
+// clockTick is how far behind the clock a new file time can be: the kernel uses the time of its last clock tick.
 const clockTick = 10 * time.Millisecond
 
-// refresh copies changed files. It reports a failure only as an event: a signal or a script might not need the files.
+// refresh copies changed files before a signal or a command. If that fails, it only emits a task event, because the
+// signal or the command might not need the files.
 func (t *remoteTask) refresh(ctx context.Context, link *host.Link) {
 	if err := t.copyFiles(ctx, link, "."); err != nil {
 		t.event("The task's files on the host are out of date: %v", err)
@@ -79,7 +80,7 @@ func filesOf(root *os.Root, below string, since time.Time) (paths []string, err 
 	ofNode := []string{allocdir.TaskPrivate, allocdir.SharedAllocName}
 	ofHost := []string{".", allocdir.TaskLocal, allocdir.TaskSecrets, allocdir.TmpDirName} // the host creates these itself
 	err = fs.WalkDir(root.FS(), below, func(path string, entry fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) { // a template was just replaced
+		if errors.Is(err, fs.ErrNotExist) { // Nomad has just replaced a template
 			return nil
 		}
 		if err != nil {
@@ -104,7 +105,8 @@ func filesOf(root *os.Root, below string, since time.Time) (paths []string, err 
 	return paths, err
 }
 
-// archive writes files of a directory in the format of tar(5). Other tasks of the group may change them concurrently.
+// archive writes the files at paths below root as a tar(5) archive. It omits files that no longer exist, because other
+// tasks of the group may change the directory during the call.
 func archive(w io.Writer, root *os.Root, paths []string) error {
 	out := tar.NewWriter(w)
 	for _, path := range paths {
@@ -143,7 +145,7 @@ func add(out *tar.Writer, root *os.Root, path string) error {
 		return err
 	}
 	header.Name, header.Mode = path, header.Mode&0o777
-	header.Uid, header.Gid, header.Uname, header.Gname = 0, 0, "", "" // the host sets the task's user
+	header.Uid, header.Gid, header.Uname, header.Gname = 0, 0, "", "" // on the host, the files belong to the task's user
 	if err := out.WriteHeader(header); err != nil {
 		return err
 	}
@@ -157,7 +159,7 @@ func add(out *tar.Writer, root *os.Root, path string) error {
 	return err
 }
 
-// logs limits how much of a task's output is kept.
+// logs limits how much of a task's output this node keeps.
 type logs struct {
 	Off         bool  `json:"off,omitempty"`
 	MaxFiles    int   `json:"max_files"`
@@ -183,8 +185,8 @@ func (t *remoteTask) output() *shim.LogsRequest {
 	return r
 }
 
-// copyOutput appends the output in the host's files to the same files on this node. It returns when the task has ended
-// and all output is copied, or when ctx or the connection ends.
+// copyOutput copies a task's output from the host to the same log files on this node. It returns when the task has
+// ended and all output is copied, or when ctx or the connection ends.
 func (t *remoteTask) copyOutput(ctx context.Context, link *host.Link) error {
 	if t.saved.Logs.Off {
 		return nil
@@ -193,7 +195,7 @@ func (t *remoteTask) copyOutput(ctx context.Context, link *host.Link) error {
 	newest := t.output()
 	for i, number := range []int64{newest.Stdout.Number, newest.Stderr.Number} {
 		name := t.config.Name + []string{".stdout", ".stderr"}[i]
-		// a file may exceed its limit by the rest of its last line
+		// twice the limit, because the host begins a new file only after the end of a line
 		copies[i] = corelogs.NewCopy(t.config.AllocDir, name, t.saved.Logs.MaxFiles, 2*t.saved.Logs.MaxFileSize)
 		defer copies[i].Close()
 		_, _ = copies[i].Write(number, nil) // create the file even without output

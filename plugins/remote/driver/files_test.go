@@ -20,7 +20,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// taskDir returns a task's directory on a node. Each file has its name as content.
+// taskDir creates a task's directory with a file at each path. The content of a file is its base name.
 func taskDir(t *testing.T, paths ...string) (dir string, root *os.Root) {
 	t.Helper()
 	dir = t.TempDir()
@@ -35,7 +35,7 @@ func taskDir(t *testing.T, paths ...string) (dir string, root *os.Root) {
 	return dir, root
 }
 
-// copied lists an archive's content: a line for each file.
+// copied returns a line for each file that a copy since a time sends: path, mode, owner, and content or link target.
 func copied(t *testing.T, root *os.Root, below string, since time.Time) string {
 	t.Helper()
 	paths, err := filesOf(root, below, since)
@@ -77,7 +77,7 @@ func TestFiles_IncludeOnlyFilesFromNomad(t *testing.T) {
 	must.Eq(t, "", copied(t, root, "missing", time.Time{}))
 }
 
-// A host may have GNU tar, or busybox tar, which supports fewer formats.
+// A host may have only busybox tar, which reads fewer formats than GNU tar.
 func TestArchive_IsReadableByAnyTar(t *testing.T) {
 	long := strings.Repeat("d", 100) + "/" + strings.Repeat("ü", 100)
 	_, root := taskDir(t, long, "local/ü")

@@ -23,12 +23,11 @@ import (
 )
 
 const (
-	heldTime  = time.Minute     // how long a start waits for a run that another allocation has
-	heldPause = time.Second     // between two claims of a start that waits
-	takenTime = 5 * time.Second // between two claims of a running task whose run another allocation has taken
+	heldTime  = time.Minute     // how long a start waits for a run that belongs to another allocation
+	heldPause = time.Second     // the pause between two attempts of such a start
+	takenTime = 5 * time.Second // the pause between two attempts of a running task to get its run back
 )
 
-// request returns a claim for the task's run.
 func (t *remoteTask) request(taskID string) *shim.ClaimRequest {
 	return &shim.ClaimRequest{
 		Key: t.saved.Key, Hash: t.saved.Hash, TaskID: taskID,
@@ -37,8 +36,9 @@ func (t *remoteTask) request(taskID string) *shim.ClaimRequest {
 	}
 }
 
-// claim returns when the run belongs to this allocation. The caller must start the run if the verdict is Start. claim
-// first calls endLeft: otherwise it could take over a run that must be ended.
+// claim claims the task's run for this allocation. While the run belongs to another allocation, it waits, at most for
+// heldTime. After the verdict Start, the caller must start the run. Before each attempt, claim ends the runs in
+// engine.left, because it could otherwise take over one of them.
 func (t *remoteTask) claim(ctx context.Context, link *host.Link, progress core.Event) (*shim.ClaimReply, error) {
 	limit := time.Now().Add(heldTime)
 	request := t.request(t.config.ID)
@@ -88,7 +88,7 @@ func (t *remoteTask) claim(ctx context.Context, link *host.Link, progress core.E
 // reclaim claims the task's existing run on a new connection. It returns false if another allocation has the run, and
 // an error with the code NotFound if the host does not have the run.
 func (t *remoteTask) reclaim(ctx context.Context, link *host.Link) (mine bool, err error) {
-	t.claiming.Lock() // a claim after a release would take the run back
+	t.claiming.Lock() // excludes release: a claim after it would take the run back
 	defer t.claiming.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute) // the host's disk may hang, and a release waits for this claim
 	defer cancel()
@@ -126,22 +126,21 @@ func (t *remoteTask) setTaken(allocID string) bool {
 	return changed
 }
 
-// isTaken reports whether another allocation has the run.
 func (t *remoteTask) isTaken() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.takenBy != ""
 }
 
-// part ends the task on this node, but not its run. Nomad gets exit code 0, as a lost exit would fail the allocation.
+// part ends the task on this node, but not its run. It reports exit code 0: a lost exit would fail the allocation.
 func (t *remoteTask) part() {
 	t.parted.Store(true)
 	t.End(&task.Exit{At: time.Now()})
 	t.cancel()
 }
 
-// release gives the run up for the next allocation of the task. If the host cannot record that, it still detects that
-// nobody follows the run.
+// release leaves the run on the host to the next allocation of the task, and ends the task on this node. If the host
+// cannot record the release, it still notices that nobody follows the run.
 func (t *remoteTask) release(reason string) {
 	t.claiming.Lock()
 	defer t.claiming.Unlock()
@@ -154,14 +153,14 @@ func (t *remoteTask) release(reason string) {
 	t.part()
 }
 
-// become changes the state of the run.
 func (t *remoteTask) become(ctx context.Context, link *host.Link, s shim.State) error {
 	request := &shim.ChangeRequest{TaskID: t.saved.RunID, AllocID: t.config.AllocID, State: s}
 	_, err := shim.Change.On(ctx, link.Shim, request)
 	return err
 }
 
-// endRun ends the task's run, unless the run belongs to another allocation by now, or to none.
+// endRun ends the task's run on the host. If the run was released or belongs to another allocation by now, endRun
+// leaves it alone and returns nil.
 func (t *remoteTask) endRun(ctx context.Context, link *host.Link) error {
 	err := t.become(ctx, link, shim.Ending)
 	if err != nil && status.Code(err) != codes.FailedPrecondition {
@@ -171,7 +170,7 @@ func (t *remoteTask) endRun(ctx context.Context, link *host.Link) error {
 	return nil
 }
 
-// endLeft ends the earlier runs of the task that are in engine.left.
+// endLeft ends those runs in engine.left that belong to the same task as t.
 func (t *remoteTask) endLeft(ctx context.Context, link *host.Link) error {
 	var errs []error
 	for value := range t.engine.left.Range {

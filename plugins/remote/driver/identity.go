@@ -20,9 +20,10 @@ import (
 	"github.com/outrider-dev/outrider/plugins/remote/shim"
 )
 
-// keyOf returns a key that stays the same when an allocation replaces another one. It consists of names and the index,
-// because an allocation of a blocked evaluation has no predecessor (hashicorp/nomad#10592). Allocations of a system
-// job have the same index on all nodes, so node is the node's id for such a job, and empty for others.
+// keyOf returns a key for the task that is the same for an allocation and its replacement. It consists of names and the
+// allocation's index. It does not use Nomad's chain of previous allocations, which has gaps: an allocation from a
+// blocked evaluation has no predecessor (hashicorp/nomad#10592). The allocations of a system job have the same index on
+// all nodes, so for such a job node must be the node's id. For other jobs it must be empty.
 func keyOf(cfg *drivers.TaskConfig, node string) string {
 	key, _ := json.Marshal([]string{ // cannot fail
 		cfg.Env["NOMAD_REGION"], cfg.Namespace, cfg.JobID, cfg.TaskGroupName, cfg.Env["NOMAD_ALLOC_INDEX"], cfg.Name, node,
@@ -49,9 +50,9 @@ func NamesOf(key string) Names {
 }
 
 // hashOf returns a hash of everything that a task runs with, except values that differ between allocations. cfg is the
-// configuration for the host, and config its options, which hashOf changes.
+// configuration for the host. config has the job's options for the driver; hashOf modifies it.
 func hashOf(cfg *drivers.TaskConfig, config map[string]any) (string, error) {
-	schema.Of[TaskConfig]().Trim(config) // otherwise each new option would change the hashes of all tasks
+	schema.Of[TaskConfig]().Trim(config) // drops defaults: otherwise each new option would change the hashes of all tasks
 	short, _, _ := strings.Cut(cfg.AllocID, "-")
 	own := strings.NewReplacer(cfg.AllocID, "", short, "", cfg.NodeID, "")
 	env := map[string]string{}
@@ -64,12 +65,12 @@ func hashOf(cfg *drivers.TaskConfig, config map[string]any) (string, error) {
 	r := cfg.Resources
 	if r != nil && r.NomadResources != nil && r.LinuxResources != nil {
 		content["memory"], content["cpu"] = r.NomadResources.Memory, r.NomadResources.Cpu.CpuShares
-		cores := r.LinuxResources.CpusetCpus // empty without reserved cores; their CPU shares depend on the node
+		cores := r.LinuxResources.CpusetCpus // with reserved cores, CpuShares depends on the node: count the cores
 		if cores != "" {
 			content["cpu"] = fmt.Sprintf("%d cores", strings.Count(cores, ",")+1)
 		}
 	}
-	text, err := json.Marshal(content) // sorts the names
+	text, err := json.Marshal(content) // the same text for equal maps: Marshal sorts their keys
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:]), err
 }
@@ -96,7 +97,7 @@ func hostConfig(cfg *drivers.TaskConfig, dir string) (onHost *drivers.TaskConfig
 		own, set := os.LookupEnv(name)
 		ofNomad := strings.HasPrefix(name, "NOMAD_")
 		if set && own == value && !ofNomad || name == "NOMAD_PARENT_CGROUP" {
-			continue // inherited from the agent, for tasks on this node
+			continue // the agent's own environment and cgroup are only for tasks on this node
 		}
 		env[name] = replace.Replace(value)
 	}

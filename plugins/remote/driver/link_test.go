@@ -30,7 +30,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/remote/shim"
 )
 
-// simulated is a host without tasks, which responds to the calls of package shim.
+// simulated is a host without a driver. It answers the calls Claim and Change of package shim.
 type simulated struct {
 	claim  func(*shim.ClaimRequest) (*shim.ClaimReply, error)
 	change func(*shim.ChangeRequest) error
@@ -83,7 +83,7 @@ func (s simulated) serve(_ any, stream grpc.ServerStream) error {
 
 func TestTidy_OneRunDoesNotHoldUpOthers(t *testing.T) {
 	over := make(chan struct{})
-	var attempts atomic.Int32 // to end the run that is stuck
+	var attempts atomic.Int32 // counts the attempts to end the stuck run
 	link := simulated{change: func(q *shim.ChangeRequest) error {
 		if q.TaskID != "stuck" {
 			return nil

@@ -19,12 +19,12 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/plain"
 )
 
-// The values of the options, and Nomad's description of a migration.
+// Values of the options on_lost and on_drain, and of Nomad's DesiredDescription.
 const (
 	onLostRestart  = "restart"
 	onDrainRelease = "release"
 
-	migrating = "alloc is being migrated" // scheduler/reconciler, StatusAllocMigrating
+	migrating = "alloc is being migrated" // the node is drained: scheduler/reconciler, StatusAllocMigrating
 )
 
 // allocation has the fields of Nomad's allocation that are used here (nomad/structs, Allocation).
@@ -34,7 +34,7 @@ type allocation struct {
 	DesiredTransition struct {
 		Migrate, Reschedule, NoShutdownDelay, MigrateDisablePlacement *bool
 	}
-	Job *job // the version that the allocation was created for
+	Job *job // the job in the version that the allocation was created for
 }
 
 // job has the fields of Nomad's job that are used here.
@@ -52,11 +52,9 @@ func (j *job) isSystem() bool {
 	return j.Type == structs.JobTypeSystem || j.Type == structs.JobTypeSysBatch
 }
 
-// nomad is the API of the agent.
 type nomad struct{ client *agentapi.Client }
 
-// allocation returns nil if Nomad reports that the allocation does not exist. It returns an error if the token has no
-// right to see it.
+// allocation returns nil if Nomad does not have the allocation, and an error if the token has no right to see it.
 func (n nomad) allocation(ctx context.Context, namespace, id string) (*allocation, error) {
 	return get(ctx, n, "alloc", "/v1/allocation/", namespace, id, &allocation{})
 }
@@ -66,7 +64,7 @@ func (n nomad) job(ctx context.Context, namespace, id string) (*job, error) {
 	return get(ctx, n, "job", "/v1/job/", namespace, id, &job{})
 }
 
-// get reads an object, and checks its id: an empty answer could look like the decision to stop a task.
+// get reads an object and checks its id: an empty answer could look like Nomad's decision to stop a task.
 func get[T interface{ id() string }](
 	ctx context.Context, n nomad, kind, path, namespace, id string, answer T,
 ) (none T, err error) {
@@ -86,20 +84,21 @@ func get[T interface{ id() string }](
 	return answer, nil
 }
 
-// askTime limits a query, and all queries of one decision together: an agent whose servers hang does not respond.
+// askTime limits each query, and all queries of a decision together. An agent whose servers hang does not respond.
 const askTime = 2 * time.Second
 
 // meaning describes why Nomad ends a task on this node.
 type meaning struct {
-	release bool   // give the run up for another allocation
-	reason  string // as a part of a sentence
+	release bool   // leave the run to another allocation, instead of ending it
+	reason  string // part of a sentence, such as "the job was stopped"
 }
 
-// ask finds out why Nomad ends a task: drivers get the same call for all reasons. If Nomad does not respond, the run is
-// released: the next allocation of the task takes over or ends the run, or orphan_timeout ends it.
+// ask finds out why Nomad ends a task, because Nomad's call to the driver does not contain the reason. If the API does
+// not respond, the result is a release: the next allocation of the task then takes over or ends the run, or the host
+// ends it after orphan_timeout.
 func (n nomad) ask(ctx context.Context, s *saved, allocID string) meaning {
 	if s.OnDrain != onDrainRelease && s.OnLost == onLostRestart {
-		return meaning{} // the task stops for every reason
+		return meaning{} // the reason does not matter: the task is always stopped
 	}
 	ctx, cancel := agentapi.Soon(ctx, askTime)
 	defer cancel()
@@ -115,7 +114,7 @@ func (n nomad) ask(ctx context.Context, s *saved, allocID string) meaning {
 	return meaningOf(a, j, s)
 }
 
-// meaningOf decides by the state of the allocation and of its job in Nomad. a and j are nil if they do not exist.
+// meaningOf derives the reason from the allocation and its job in Nomad. a or j is nil if it does not exist.
 func meaningOf(a *allocation, j *job, s *saved) meaning {
 	is := func(b *bool) bool { return b != nil && *b }
 	switch {
@@ -156,7 +155,8 @@ var overStatus = []string{
 	structs.AllocClientStatusUnknown,
 }
 
-// over reports whether an allocation is over. known is false if Nomad does not have it: it may be in another cluster.
+// over reports whether an allocation has ended or is lost, according to Nomad. known is false if the query has failed,
+// or if Nomad does not have the allocation, which may belong to another cluster.
 func (n nomad) over(ctx context.Context, namespace, allocID string) (over, known bool) {
 	a, err := n.allocation(ctx, namespace, allocID)
 	if a == nil || err != nil {
@@ -165,8 +165,9 @@ func (n nomad) over(ctx context.Context, namespace, allocID string) (over, known
 	return slices.Contains(overStatus, a.ClientStatus), true
 }
 
-// begins is called when an allocation's task starts. It returns whether the job has an allocation on each node, and
-// whether Nomad wants this one to run. A lost allocation is an error: its replacement may have completed the task.
+// begins looks up an allocation whose task is about to start. system reports whether the job has an allocation on each
+// node, and wanted whether Nomad wants this allocation to run. It is an error if the allocation is lost, because its
+// replacement may have completed the task.
 func (n nomad) begins(ctx context.Context, namespace, allocID string) (system, wanted bool, err error) {
 	a, err := n.allocation(ctx, namespace, allocID)
 	if err != nil || a == nil {
@@ -179,8 +180,8 @@ func (n nomad) begins(ctx context.Context, namespace, allocID string) (system, w
 	return a.Job != nil && a.Job.isSystem(), wanted, nil
 }
 
-// answers returns nil if ask can work. It queries a job and not an allocation: even without a token, Nomad reports that
-// an allocation does not exist, but not that a job does not exist.
+// answers returns an error if ask cannot use the API. It queries a job that does not exist: Nomad reports its absence
+// only to a valid token. The absence of an allocation, in contrast, is reported even without a token.
 func (n nomad) answers(ctx context.Context) error {
 	_, err := n.job(ctx, "default", "none")
 	return err

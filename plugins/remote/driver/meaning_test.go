@@ -20,7 +20,7 @@ import (
 )
 
 // The responses are from Nomad 1.11.3.
-func TestMeaning_DistinguishesWhyNomadEndsATask(t *testing.T) {
+func TestMeaning_DistinguishesTheReasonsForEndingATask(t *testing.T) {
 	const migrated = `"DesiredStatus": "stop", "DesiredDescription": "alloc is being migrated", "DesiredTransition": `
 	for name, row := range map[string]struct {
 		alloc, job      string
@@ -67,7 +67,7 @@ func TestMeaning_DistinguishesWhyNomadEndsATask(t *testing.T) {
 		"an error":                         {alloc: "500", release: true, reason: "failed to find out why"},
 		"an agent that hangs":              {alloc: "hangs", release: true, reason: "failed to find out why"},
 		"an empty answer":                  {alloc: "{}", release: true, reason: "failed to find out why"},
-		"no object":                        {alloc: "null", release: true, reason: "failed to find out why"},
+		"not an object":                    {alloc: "null", release: true, reason: "failed to find out why"},
 		"an empty job":                     {alloc: `{"DesiredStatus": "run"}`, job: "{}", release: true, reason: "failed to find out why"},
 		"invalid JSON":                     {alloc: "<html>", release: true, reason: "failed to find out why"},
 	} {
@@ -150,7 +150,7 @@ func TestBegins_RefusesALostAllocation(t *testing.T) {
 	}
 }
 
-func TestMeaning_IsNotQueriedIfItDoesNotMatter(t *testing.T) {
+func TestMeaning_IsNotQueriedIfNoOptionDependsOnIt(t *testing.T) {
 	got := nomad{}.ask(t.Context(), &saved{OnDrain: "stop", OnLost: "restart"}, "alloc")
 	must.Eq(t, meaning{}, got)
 }
@@ -201,7 +201,7 @@ func TestIdentity_DependsOnTheTaskAndItsContent(t *testing.T) {
 		"another index": {func(cfg *drivers.TaskConfig, _ map[string]any) {
 			cfg.Env["NOMAD_ALLOC_INDEX"] = "1"
 		}, false, true},
-		"more of the processor": {func(cfg *drivers.TaskConfig, _ map[string]any) {
+		"more CPU": {func(cfg *drivers.TaskConfig, _ map[string]any) {
 			cfg.Resources.NomadResources.Cpu.CpuShares = 8000
 		}, true, false},
 		"an option that is not set": {func(_ *drivers.TaskConfig, config map[string]any) {

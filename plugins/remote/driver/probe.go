@@ -18,12 +18,12 @@ import (
 	"github.com/outrider-dev/outrider/plugins/remote/shim"
 )
 
-// probeTime is how long Probe waits for connections (the attempts continue afterwards), and the time until the next
-// Probe while an endpoint cannot be used.
+// probeTime is how long Probe waits for the connection to an endpoint; the attempt to connect continues after that. It
+// is also the time until the next Probe while an endpoint or the agent's API cannot be used.
 const probeTime = 5 * time.Second
 
-// Probe implements core.Prober. An endpoint that cannot be used does not make the driver unhealthy, because tasks on
-// others can run. A job selects an endpoint with a constraint on its attributes.
+// Probe implements core.Prober. The driver stays healthy if an endpoint cannot be used, because tasks on other
+// endpoints can run. To select a usable endpoint, a job has a constraint on the endpoint's attributes.
 func (e *engine) Probe(ctx context.Context) (core.Node, error) {
 	node := core.Node{Attributes: map[string]*structs.Attribute{}}
 	if len(e.hosts) == 0 {
@@ -66,7 +66,8 @@ func (e *engine) Probe(ctx context.Context) (core.Node, error) {
 	return node, nil
 }
 
-// tidy ends runs on a host: those of tasks whose Destroy did not reach the host, and ownerless runs of stopped jobs.
+// tidy ends runs on a host that are no longer needed: the runs in engine.left, and runs of stopped jobs that no
+// connection has followed for shim.AbsentTime.
 func (e *engine) tidy(ctx context.Context, endpoint string, link *host.Link) {
 	for value := range e.left.Range {
 		left := value.(*remoteTask)

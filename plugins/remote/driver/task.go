@@ -27,20 +27,20 @@ import (
 	"github.com/outrider-dev/outrider/plugins/remote/shim"
 )
 
-// remoteTask is a task on a host. Once an agent has the handle, the method run follows the task, over reconnects.
+// remoteTask is a task on a host. From Claim on, the method run follows the task, and continues after each reconnect.
 type remoteTask struct {
-	config *drivers.TaskConfig // a subset, with the allocation's directory on this node
+	config *drivers.TaskConfig // only the fields that newTask copies; AllocDir is a path on this node
 	engine *engine
 	host   *host.Host
 	saved  saved
 	event  core.Event
-	ctx    context.Context // until the task is destroyed
+	ctx    context.Context // ends when the task is destroyed, or by part
 	cancel context.CancelFunc
 
 	core.Ending
 
 	running sync.Once
-	parted  atomic.Bool // the run belongs to another allocation, or to none
+	parted  atomic.Bool // part was called: the run belongs to another allocation, or to none
 	tidying atomic.Bool // tidy's attempt to end the run is under way
 
 	claiming sync.Mutex // held while the run is claimed or released on the host
@@ -49,10 +49,10 @@ type remoteTask struct {
 	logging sync.Mutex   // held while output is copied to this node
 	copying sync.Mutex   // held while files are copied to the host
 
-	minute time.Time // start of the current minute of host events
-	events int       // host events in this minute
+	minute time.Time // when forward began to count events
+	events int       // events of the host since minute
 
-	wanted bool // shim.ClaimRequest.Wanted, if this process starts the task
+	wanted bool // for shim.ClaimRequest.Wanted; set by Start
 
 	mu      sync.Mutex
 	stop    *stop  // the requested stop, nil if none
@@ -67,14 +67,13 @@ type saved struct {
 	RunID    string `json:"run_id"`
 	Logs     logs   `json:"logs"`
 
-	Copied time.Time `json:"copied"` // files that changed later were not copied to the host yet
+	Copied time.Time `json:"copied"` // the next copy includes only files that changed later
 
 	OnDrain       string        `json:"on_drain"`
 	OnLost        string        `json:"on_lost"`
 	OrphanTimeout time.Duration `json:"orphan_timeout"`
 }
 
-// stop has the parameters of a requested stop.
 type stop struct {
 	timeout time.Duration
 	signal  string
@@ -87,16 +86,14 @@ var (
 	_ core.Saver     = (*remoteTask)(nil)
 )
 
-// Saved implements core.Saver.
 func (t *remoteTask) Saved() ([]byte, error) { return json.Marshal(t.saved) }
 
-// Claim implements core.Claimer. The method run later claims the task's run on the host.
+// Claim implements core.Claimer. It starts the method run, which claims the task's run on the host.
 func (t *remoteTask) Claim() error {
 	t.running.Do(func() { go t.run() })
 	return nil
 }
 
-// Describe implements core.Describer.
 func (t *remoteTask) Describe(r *core.Run) {
 	r.Attributes = map[string]string{"endpoint": t.saved.Endpoint}
 	if link := t.host.Connected(); link != nil && link.Address != "" {
@@ -105,10 +102,10 @@ func (t *remoteTask) Describe(r *core.Run) {
 }
 
 const (
-	quietTime  = 5 * time.Second  // without a connection, until a task event reports it
-	outputTime = 30 * time.Second // how long an exit is held back while no more output arrives, as on a full disk
+	quietTime  = 5 * time.Second  // how long a connection is missing before a task event reports it
+	outputTime = 30 * time.Second // how long an exit waits for more output, which may be stuck, as on a full disk
 	againTime  = 5 * time.Second  // the pause after an error of the host that may be temporary
-	doubtTime  = 5 * time.Minute  // of repeated errors, until the task counts as lost
+	doubtTime  = 5 * time.Minute  // how long such errors may repeat before the task counts as lost
 )
 
 // run follows the task until it has ended or is destroyed.
@@ -120,7 +117,7 @@ func (t *remoteTask) run() {
 			break
 		}
 		if exit := f.follow(link); exit != nil {
-			t.End(cmp.Or(f.exit, exit)) // an exit that the host has reported before takes precedence
+			t.End(cmp.Or(f.exit, exit)) // an earlier exit, whose output was still missing, takes precedence
 			return
 		}
 	}
@@ -143,7 +140,7 @@ func (t *remoteTask) over() bool {
 type following struct {
 	*remoteTask
 	exit   *task.Exit // reported by the host, while the end of the output is still missing
-	doubts time.Time  // when the host began to fail to recover the task
+	doubts time.Time  // when the current series of the host's errors began, see doubt
 }
 
 // connect waits for a connection, and reports a long wait as a task event. If the exit is known already, it waits at
@@ -165,7 +162,8 @@ func (f *following) connect() (*host.Link, error) {
 	return link, err
 }
 
-// follow claims the task's run on this connection, and returns its exit, or nil if the run must be followed again.
+// follow claims the task's run on this connection, copies its output, and returns its exit. It returns nil if the
+// caller must call follow again, on the same or a new connection.
 func (f *following) follow(link *host.Link) *task.Exit {
 	begun := time.Now()
 	mine, err := f.reclaim(f.ctx, link)
@@ -179,7 +177,7 @@ func (f *following) follow(link *host.Link) *task.Exit {
 		select {
 		case <-f.Ended():
 		case <-f.ctx.Done():
-		case <-time.After(takenTime): // the other allocation may release the run
+		case <-time.After(takenTime): // then claim the run again: the other allocation may have released it
 		}
 		return nil
 	}
@@ -215,18 +213,19 @@ func (f *following) follow(link *host.Link) *task.Exit {
 		f.exit = f.exitOf(result)
 	}
 	if !f.waitOutput(link, output) {
-		return nil // the next connection brings the rest
+		return nil // the next connection brings the rest of the output
 	}
 	return f.exit
 }
 
-// doubt handles an error of the host or of the connection, after an attempt that started at begun. If the errors of the
-// host continue for doubtTime, it returns a lost exit.
+// doubt handles an error of an attempt to follow that started at begun. If the connection was lost, it returns nil
+// immediately. An error of the host may be temporary: doubt pauses and returns nil. It returns a lost exit if such
+// errors have continued for doubtTime.
 func (f *following) doubt(link *host.Link, begun time.Time, err error) *task.Exit {
 	if f.ctx.Err() != nil || !link.Alive() {
 		return nil
 	}
-	if f.doubts.IsZero() || time.Since(begun) > againTime { // the first error, or the first after an attempt that lasted
+	if f.doubts.IsZero() || time.Since(begun) > againTime { // the first error, or the first one after a longer attempt
 		f.doubts = time.Now()
 	}
 	if time.Since(f.doubts) > doubtTime {
@@ -258,7 +257,7 @@ func (f *following) waitOutput(link *host.Link, output <-chan struct{}) bool {
 	}
 }
 
-// maxMessage is the maximum length of a message of a host, or of Nomad, in characters.
+// maxMessage is the maximum length of a text from a host or from Nomad in an event or an error, in characters.
 const maxMessage = 500
 
 // exitOf converts an exit that a host reports. The exit's message becomes an event.
@@ -267,7 +266,7 @@ func (t *remoteTask) exitOf(r *drivers.ExitResult) *task.Exit {
 	if r.Err != nil {
 		message = plain.Line(r.Err.Error(), maxMessage)
 	}
-	if reason, ok := strings.CutPrefix(message, "task is lost: "); ok { // internal/core/driver, exitResult
+	if reason, ok := strings.CutPrefix(message, "task is lost: "); ok { // see exitResult in internal/core/driver
 		return lost(reason)
 	}
 	if message != "" {
@@ -287,11 +286,11 @@ func (t *remoteTask) exitOf(r *drivers.ExitResult) *task.Exit {
 
 func lost(reason string) *task.Exit { return &task.Exit{Lost: true, Reason: reason, At: time.Now()} }
 
-// ofCore are prefixes of the events that the core on this node emits itself.
+// ofCore has prefixes of events that the core on this node emits itself. forward drops them when they come from a host.
 var ofCore = []string{"Killed by signal ", "Lost: ", "Re-attached "}
 
-// forward emits an event of the host's driver; only one goroutine calls it. It limits the rate of events, because Nomad
-// writes each of them to disk.
+// forward emits an event of the host's driver as an event of this task. It limits their rate, because Nomad writes each
+// event to disk. Only one goroutine may call forward.
 func (t *remoteTask) forward(message string) {
 	if time.Since(t.minute) > time.Minute {
 		t.minute, t.events = time.Now(), 0
@@ -303,7 +302,7 @@ func (t *remoteTask) forward(message string) {
 	}
 }
 
-// Signal implements core.Task. It copies files first: the signal may be for a changed template.
+// Signal implements core.Task. It first copies changed files: Nomad may send the signal because of a changed template.
 func (t *remoteTask) Signal(_ context.Context, signal string) error {
 	link, err := t.connected()
 	if err != nil {
@@ -342,7 +341,7 @@ func (t *remoteTask) Stop(ctx context.Context, timeout time.Duration, signal str
 	return t.end(ctx, timeout, signal)
 }
 
-// meant finds out why Nomad ends the task. After a stop was requested, it does not query Nomad again.
+// meant finds out why Nomad ends the task. Once a stop was requested, it returns the zero meaning: stop.
 func (t *remoteTask) meant(ctx context.Context) meaning {
 	t.mu.Lock()
 	stopped := t.stop != nil
@@ -353,7 +352,7 @@ func (t *remoteTask) meant(ctx context.Context) meaning {
 	return t.engine.nomad.ask(ctx, &t.saved, t.config.AllocID)
 }
 
-// end stops the task on its host.
+// end stops the task on its host, and waits for the exit.
 func (t *remoteTask) end(ctx context.Context, timeout time.Duration, signal string) error {
 	t.mu.Lock()
 	t.stop = &stop{timeout: timeout, signal: signal}
@@ -381,7 +380,7 @@ func (t *remoteTask) end(ctx context.Context, timeout time.Duration, signal stri
 	}
 }
 
-// stopOn stops the task on the host, if a stop was requested. From then on no other allocation can claim the run.
+// stopOn stops the task on the host if a stop was requested. From then on, no other allocation can take the run over.
 func (t *remoteTask) stopOn(link *host.Link) error {
 	t.mu.Lock()
 	s := t.stop
@@ -390,7 +389,7 @@ func (t *remoteTask) stopOn(link *host.Link) error {
 		return nil
 	}
 	err := t.become(t.ctx, link, shim.Stopping)
-	if status.Code(err) == codes.FailedPrecondition { // not claimed on this connection yet, or claimed on another
+	if status.Code(err) == codes.FailedPrecondition { // this connection has not claimed the run yet, or another one has
 		mine, failed := t.reclaim(t.ctx, link)
 		if failed != nil || !mine {
 			return failed
@@ -403,7 +402,7 @@ func (t *remoteTask) stopOn(link *host.Link) error {
 	return link.Driver.StopTask(t.saved.RunID, s.timeout, s.signal)
 }
 
-// TaskStats implements core.Forwarder. When the returned channel is closed, as by a lost connection, Nomad calls again.
+// TaskStats implements core.Forwarder. Nomad calls it again when the channel is closed, as by a lost connection.
 func (t *remoteTask) TaskStats(ctx context.Context, interval time.Duration) (<-chan *drivers.TaskResourceUsage, error) {
 	link, err := t.connected()
 	if err == nil {
@@ -417,8 +416,8 @@ func (t *remoteTask) TaskStats(ctx context.Context, interval time.Duration) (<-c
 	return none, nil
 }
 
-// ExecTask implements core.Forwarder. It copies files first: the command may be a script from a changed template. Nomad
-// has interpolated this node's paths into a script check.
+// ExecTask implements core.Forwarder. It first copies changed files, because the command may be a script from a
+// template. It also replaces this node's paths in the command: in script checks, Nomad has interpolated them.
 func (t *remoteTask) ExecTask(command []string, timeout time.Duration) (*drivers.ExecTaskResult, error) {
 	link, err := t.connected()
 	if err != nil {
@@ -437,7 +436,6 @@ func (t *remoteTask) ExecTask(command []string, timeout time.Duration) (*drivers
 	return result, t.lostOr(link, err)
 }
 
-// ExecTaskStreamingRaw implements core.Forwarder.
 func (t *remoteTask) ExecTaskStreamingRaw(
 	ctx context.Context, command []string, tty bool, stream drivers.ExecTaskStream,
 ) error {
@@ -450,7 +448,7 @@ func (t *remoteTask) ExecTaskStreamingRaw(
 	return t.lostOr(link, link.Driver.ExecTaskStreamingRaw(ctx, t.saved.RunID, command, tty, stream))
 }
 
-// lostOr returns an error of the host in one line, or an error that the connection was lost.
+// lostOr returns err in one line if the host has returned it, and otherwise an error that the connection was lost.
 func (t *remoteTask) lostOr(link *host.Link, err error) error {
 	if err == nil {
 		return nil

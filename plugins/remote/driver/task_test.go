@@ -121,7 +121,7 @@ func TestFollow_HungLogDirectoryDelaysNoExitForever(t *testing.T) {
 }
 
 // The plugin must not retry forever on a host that grants a claim and then refuses the change.
-func TestStop_GivesUpIfTheHostRefusesAClaimedRun(t *testing.T) {
+func TestStop_DoesNotRetryForeverIfTheHostRefuses(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	changes := 0

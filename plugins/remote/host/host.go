@@ -21,25 +21,26 @@ import (
 
 // Config describes a host.
 type Config struct {
-	Name     string            // of the endpoint
+	Name     string            // name of the endpoint
 	SSH      ssh.Config        // the way to log in
 	Programs map[string]string // the paths of this plugin's program, by architecture
-	Options  shim.Options      // of its shim; an empty Dir means the host's default
+	Options  shim.Options      // options for the host's shim; an empty Dir means the host's default
 
 	Event func(*drivers.TaskEvent) // called for each task event of the host
 }
 
-// Host has at most one connection at a time, and reconnects when it is lost. It is safe for concurrent use.
+// Host has at most one connection at a time. After the first Connect or Keep, it reconnects after each loss. It is safe
+// for concurrent use.
 type Host struct {
 	config Config
 	ctx    context.Context
 	cancel context.CancelFunc
-	begin  sync.Once // starts keep
+	begin  sync.Once // starts the goroutine keep
 	keeps  sync.WaitGroup
 
 	mu      sync.Mutex
 	link    *Link         // nil if not connected
-	problem error         // of the last attempt; nil during an attempt
+	problem error         // error of the last attempt to connect; nil during an attempt
 	changed chan struct{} // closed when link or problem changes
 }
 
@@ -56,23 +57,23 @@ func (h *Host) Close() {
 	h.keeps.Wait()
 }
 
-// The times between two attempts to connect.
+// The pause between two attempts to connect. It doubles after each failure.
 const (
 	firstPause   = 250 * time.Millisecond
 	longestPause = 15 * time.Second
 )
 
-// attemptTime limits an attempt: the first one copies the program, about 40 MB.
+// attemptTime limits an attempt to connect. The first attempt also copies the program, which is about 40 MB.
 const attemptTime = 10 * time.Minute
 
-// shortLife is the lifetime up to which a connection counts as a failed attempt.
+// shortLife is the minimum lifetime of a connection. If it is lost sooner, that counts as a failed attempt to connect.
 const shortLife = 15 * time.Second
 
-// Connect returns the connection, and connects first if necessary. Between attempts it returns the error of the last
-// one. When ctx ends, the wait ends; the attempt continues, for all callers.
+// Connect returns the connection. During an attempt to connect, it waits for the result. Between two attempts, it
+// returns the error of the last. If ctx ends, only this wait ends: the attempt continues for all callers.
 func (h *Host) Connect(ctx context.Context) (*Link, error) { return h.wait(ctx, false) }
 
-// Keep waits for the connection, across failed attempts, until ctx ends.
+// Keep is like Connect, but keeps waiting after a failed attempt, until ctx ends.
 func (h *Host) Keep(ctx context.Context) (*Link, error) { return h.wait(ctx, true) }
 
 func (h *Host) wait(ctx context.Context, keep bool) (*Link, error) {
@@ -109,7 +110,7 @@ func (h *Host) Connected() *Link {
 	return h.link
 }
 
-// keep connects, and reconnects after each loss, until Close.
+// keep connects, and reconnects after each loss, until Close is called.
 func (h *Host) keep() {
 	pause := firstPause
 	for h.ctx.Err() == nil {
@@ -143,9 +144,8 @@ func (h *Host) set(link *Link, problem error) {
 	h.changed = make(chan struct{})
 }
 
-// connect makes one attempt.
 func (h *Host) connect() (*Link, error) {
-	ctx, cancel := context.WithCancelCause(h.ctx) // also ends the connection later
+	ctx, cancel := context.WithCancelCause(h.ctx) // ctx outlives this call: when it ends, so does the connection
 	limit := time.AfterFunc(attemptTime, func() { cancel(fmt.Errorf("connecting took more than %v", attemptTime)) })
 	defer limit.Stop()
 	link, err := newLink(ctx, h.config)
@@ -158,7 +158,7 @@ func (h *Host) connect() (*Link, error) {
 	return link, nil
 }
 
-// addressOf returns the IP address of a name, or "" if this node cannot resolve it, as behind a jump host.
+// addressOf returns the IP address of a name, or "" if this node cannot resolve it, as for a host behind a jump host.
 func addressOf(ctx context.Context, name string) string {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

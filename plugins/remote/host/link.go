@@ -28,10 +28,10 @@ import (
 	"github.com/outrider-dev/outrider/plugins/remote/ssh"
 )
 
-// Link is one connection to a host, and the driver there. It does not reconnect: after a loss, its calls fail.
+// Link is a connection to a host, with clients for the driver and the shim there. Once it is lost, all calls fail.
 type Link struct {
 	About
-	Driver  Driver           // Nomad's own client
+	Driver  Driver           // Nomad's client for the driver on the host
 	Shim    *grpc.ClientConn // for the calls of package shim
 	Address string           // the host's IP address, empty if unknown
 
@@ -42,7 +42,7 @@ type Link struct {
 type About struct {
 	Arch    string `json:"arch,omitempty"`    // as in GOARCH: amd64 or arm64
 	Dir     string `json:"dir,omitempty"`     // the plugin's directory there, absolute
-	Root    bool   `json:"root"`              // tasks can run as any user
+	Root    bool   `json:"root"`              // the shim runs as root, so tasks can run as any user
 	Cgroup  string `json:"cgroup,omitempty"`  // the cgroup version
 	Missing string `json:"missing,omitempty"` // messages about missing optional features
 }
@@ -53,7 +53,7 @@ type Driver interface {
 	drivers.ExecTaskStreamingRawDriver
 }
 
-// newLink starts the shim, and returns when it responds. The link ends when ctx ends.
+// newLink starts the shim on the host, and returns when its driver responds. The link ends when ctx ends.
 func newLink(ctx context.Context, c Config) (*Link, error) {
 	l, err := upload(ctx, c)
 	if err != nil {
@@ -63,10 +63,10 @@ func newLink(ctx context.Context, c Config) (*Link, error) {
 	var taken atomic.Bool
 	client, err := grpc.NewClient("passthrough:///host",
 		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
-			if taken.Swap(true) { // a second connection is not possible
+			if taken.Swap(true) { // gRPC tries to reconnect, but conn cannot be opened again
 				return nil, net.ErrClosed
 			}
-			return conn, nil // gRPC closes it when it has ended, or when a ping gets no response
+			return conn, nil // gRPC closes conn when it ends, or when a ping gets no response
 		}),
 		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(),
 		grpc.WithReadBufferSize(shim.Buffer), grpc.WithWriteBufferSize(shim.Buffer),
@@ -80,7 +80,7 @@ func newLink(ctx context.Context, c Config) (*Link, error) {
 		return nil, err
 	}
 	context.AfterFunc(conn.Context(), func() {
-		l.close() // first, because client.Close waits for the reader
+		l.close() // before client.Close, which waits for a goroutine that reads from conn
 		_ = client.Close()
 	})
 	made, err := drivers.NewDriverPlugin(nil, hclog.NewNullLogger()).GRPCClient(conn.Context(), nil, client)
@@ -90,7 +90,7 @@ func newLink(ctx context.Context, c Config) (*Link, error) {
 	}
 	if err != nil {
 		l.close()
-		if ended := conn.End(); !errors.Is(ended, net.ErrClosed) { // not closed by this side
+		if ended := conn.End(); !errors.Is(ended, net.ErrClosed) { // if this side did not close conn, End has the reason
 			err = ended
 		}
 		return nil, fmt.Errorf("failed to use the program on the host: %w", err)
@@ -98,11 +98,11 @@ func newLink(ctx context.Context, c Config) (*Link, error) {
 	return l, nil
 }
 
-// maxMessage is the maximum size of a message, as between an agent and a plugin (internal/core/plugin).
+// maxMessage is the maximum size of a message in bytes, the same as for local plugins (internal/core/plugin).
 const maxMessage = 64 << 20
 
-// greet reads the host's fingerprint, and starts to forward its events. It returns an error if the driver there cannot
-// run tasks.
+// greet reads the fingerprint of the driver on the host, and then passes the driver's events to event. It returns an
+// error if the driver cannot run tasks.
 func (l *Link) greet(event func(*drivers.TaskEvent)) error {
 	fingerprints, err := l.Driver.Fingerprint(l.conn.Context())
 	if err != nil {
@@ -144,8 +144,8 @@ func (l *Link) over() bool { return l.conn.Context().Err() != nil }
 
 func (l *Link) close() { _ = l.conn.Close() }
 
-// Alive pings the shim, and ends the link if it does not respond. After a failed call, the result of Alive shows
-// whether the host returned the error, or the connection was lost.
+// Alive pings the shim, and ends the link if the shim does not respond. Call it after a failed call: if Alive returns
+// true, the host has returned the error; otherwise the connection was lost.
 func (l *Link) Alive() bool {
 	if _, err := l.Driver.PluginInfo(); err != nil {
 		l.close()
@@ -153,8 +153,8 @@ func (l *Link) Alive() bool {
 	return !l.over()
 }
 
-// checked is gRPC's codec for Nomad's messages. It refuses a message without a field that Nomad's client dereferences:
-// such a message could crash the plugin, because the client trusts local plugins (plugins/drivers/client.go).
+// checked is gRPC's codec for Nomad's messages. It refuses messages that lack a field that Nomad's client dereferences
+// without a check (plugins/drivers/client.go). That client trusts local plugins; here, a host could crash the plugin.
 type checked struct{ encoding.CodecV2 }
 
 func (c checked) Unmarshal(data mem.BufferSlice, message any) error {

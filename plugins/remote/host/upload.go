@@ -19,12 +19,15 @@ import (
 	"github.com/outrider-dev/outrider/plugins/remote/ssh"
 )
 
-// script makes the plugin's directory (its argument), receives the program if it is missing, and executes the program.
-// It prints a line for each step, or "error" and a message: "host" with the architecture and the directory, then reads
-// the program's size, checksum and two arguments; "there", or else "missing", then reads the program; and "sent".
+// script runs on the host, with the plugin's directory as its argument. It makes the directory, receives the program if
+// it is not there yet, and executes it. Each line that it prints begins with a word:
+//   - "host", architecture and directory; the script then reads the program's size and checksum, and two arguments
+//   - "there" if the directory has the program, otherwise "missing"; the script then reads the program
+//   - "sent" when the program was received
+//   - "error" and a message, instead of any other line; the script then ends
 //
-// A copy has the program's checksum in its name, so several versions can share a host. It gets that name when it is
-// complete, and only the plugin's user can change it, so the script checks only the size of an existing copy.
+// The program's file name contains its checksum, so several versions can share a host. A copy gets this name when it is
+// complete, and only the plugin's user can change the file, so the script checks only the size of an existing copy.
 //
 // A directory is unsafe if another user owns it or can write to it or a directory above. Directories above may be
 // sticky, such as /tmp, or writable for the user's private group, but not for root's, or by an ACL. The script removes
@@ -95,8 +98,8 @@ fi
 umask "$mask"
 cd /; exec "$bin/$name" "$role" "$options"`
 
-// upload starts the program on a host, and copies it first if the host does not have it. After a failed attempt, no
-// executable program remains. The connection ends when ctx ends.
+// upload starts the program on a host, and copies it first if the host does not have it. A failed attempt leaves no
+// executable program on the host. The connection ends when ctx ends.
 func upload(ctx context.Context, c Config) (*Link, error) {
 	conn, err := c.SSH.Start(ctx, script, c.Options.Dir)
 	if err != nil {
@@ -110,7 +113,7 @@ func upload(ctx context.Context, c Config) (*Link, error) {
 	return l, nil
 }
 
-// prepare sends the program, if necessary, and its arguments.
+// prepare sends the program's arguments, and the program if the host does not have it.
 func (l *Link) prepare(programs map[string]string, options shim.Options) error {
 	_, about, err := answer(l.conn)
 	if err != nil {
@@ -154,14 +157,14 @@ func (l *Link) prepare(programs map[string]string, options shim.Options) error {
 
 var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
 
-// answer reads a line of the script: a word and a text, or an error.
+// answer reads a line that the script prints: a word and a text. The word "error" becomes an error.
 func answer(conn *ssh.Conn) (word, text string, err error) {
 	line, err := conn.ReadLine()
 	word, text, _ = strings.Cut(line, " ")
 	if err != nil || slices.Contains([]string{"host", "there", "missing", "sent"}, word) {
 		return word, text, err
 	}
-	rest, _ := io.ReadAll(io.LimitReader(conn, 4<<10)) // after an error, the script ends
+	rest, _ := io.ReadAll(io.LimitReader(conn, 4<<10)) // the message may have more lines, up to the end of the script
 	text = plain.Line(text+" "+string(rest), 500)
 	if word == "error" {
 		return "", "", errors.New(text)

@@ -31,12 +31,12 @@ func configOf(s *sshdtest.Server) ssh.Config {
 	return ssh.Config{Hop: hop, KeyFile: s.KeyFile}
 }
 
-// here returns programs with an entry for this architecture.
+// here returns Config.Programs with path as the program for this architecture.
 func here(path string) map[string]string {
 	return map[string]string{runtime.GOARCH: path}
 }
 
-// local creates a program of about size bytes.
+// local creates a program of about size bytes, a script that prints its own path.
 func local(t *testing.T, size int) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "program")
@@ -55,7 +55,7 @@ func files(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-// start starts a program, which prints its path and exits, and returns the path.
+// start copies a program made by local to the host if necessary, runs it, and returns the path that it prints.
 func start(ctx context.Context, c ssh.Config, dir string, programs map[string]string) (*Link, string, error) {
 	l, err := upload(ctx, Config{SSH: c, Programs: programs, Options: shim.Options{Dir: dir}})
 	if err != nil {
@@ -92,7 +92,7 @@ func TestProgram_IsCopiedOnce(t *testing.T) {
 	test.Eq(t, []string{filepath.Base(path)}, files(t, filepath.Dir(path)))
 }
 
-func TestProgram_FileThatDiffersIsReplaced(t *testing.T) {
+func TestProgram_DamagedCopyIsReplaced(t *testing.T) {
 	c := configOf(sshdtest.Start(t))
 	dir := filepath.Join(t.TempDir(), "new", "dir")
 	programs := here(local(t, 1000))
@@ -100,7 +100,7 @@ func TestProgram_FileThatDiffersIsReplaced(t *testing.T) {
 	must.NoError(t, err)
 	content, err := os.ReadFile(path)
 	must.NoError(t, err)
-	for _, damage := range []func() error{ // as after a loss of power
+	for _, damage := range []func() error{ // as after a power failure
 		func() error { return os.Truncate(path, 0) },
 		func() error { return os.Truncate(path, 999) },
 		func() error { return os.Chmod(path, 0o600) },
@@ -149,7 +149,7 @@ func tmpfs(t *testing.T, flags uintptr, options string) string {
 	return dir
 }
 
-func TestProgram_ReportsAMistakeInOneSentence(t *testing.T) {
+func TestProgram_ErrorsAreOneSentence(t *testing.T) {
 	noexec := tmpfs(t, unix.MS_NOEXEC, "mode=755")
 	small := tmpfs(t, 0, "mode=755,size=1m")
 	full := tmpfs(t, 0, "mode=755,size=64k")
@@ -301,10 +301,10 @@ func TestProgram_RemovesAPartialCopy(t *testing.T) {
 	cancel()
 	must.ErrorContains(t, <-failed, "failed to copy the program to the host: the connection to ")
 
-	// another node copies the program before the host notices that the first node has disconnected
+	// another node copies the program while the host still waits for the disconnected node
 	_, path, err := start(t.Context(), configOf(server), dir, programs)
 	must.NoError(t, err)
-	link.Restore() // so the host notices the end of the connection
+	link.Restore() // so the host notices the end of the first connection
 	testsupport.Eventually(t, "the part is removed", func() bool { return len(files(t, dir+"/bin")) == 1 })
 	must.Eq(t, filepath.Base(path), files(t, dir+"/bin")[0])
 	want, err := os.ReadFile(programs[runtime.GOARCH])

@@ -27,8 +27,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/plain"
 )
 
-// allocs manages the directories of allocations on the host, with the same layout as on a node (Nomad's
-// client/allocdir). Their parent and each allocation's directory belong to this user; files below belong to tasks.
+// allocs manages the directories of allocations in dir, with the same layout as on a node (Nomad's client/allocdir).
+// dir and the directory of each allocation belong to the plugin's user; the files below belong to tasks.
 type allocs struct{ dir string }
 
 // AllocDir returns the directory of an allocation on a host whose directory is dir.
@@ -47,7 +47,7 @@ func isName(text string) bool {
 	return text != "" && !strings.HasPrefix(text, ".") && !strings.ContainsAny(text, "/\x00")
 }
 
-// make makes missing directories of a task for a user, and returns its allocation's directory.
+// make creates missing directories of a task, owned by uid and gid, and returns the allocation's directory.
 func (a allocs) make(id, task string, uid, gid int) (string, error) {
 	if !isName(task) || task == allocdir.SharedAllocName {
 		return "", fmt.Errorf("%q can't be the name of a task on this host", task)
@@ -60,7 +60,7 @@ func (a allocs) make(id, task string, uid, gid int) (string, error) {
 	return dir, makeTree(dir, task, own, uid, gid, 0o700)
 }
 
-// share makes missing directories of an allocation: its own, and those to which all tasks of the group may write.
+// share creates missing directories that all tasks of an allocation share, and returns the allocation's directory.
 func (a allocs) share(id string) (string, error) {
 	dir, err := a.path(id)
 	if err != nil {
@@ -75,8 +75,9 @@ func (a allocs) share(id string) (string, error) {
 	return dir, makeTree(dir, allocdir.SharedAllocName, shared, os.Geteuid(), os.Getegid(), 0o777)
 }
 
-// resume prepares the output of a task for a node that has more of it than this host, as after a takeover: the next
-// output needs a file with a higher number. Without that file, as on a full disk, the node lacks some output.
+// resume makes the next output of a task go to a file with a higher number, if the node has more output than this host,
+// as after a takeover. Otherwise the node would miss the next output, because it already has that part of the old file.
+// It still misses some if the file cannot be created, as on a full disk.
 func (a allocs) resume(taskID string, has LogsRequest) {
 	id, task := partsOf(taskID)
 	for stream, newest := range map[string]LogsPart{".stdout": has.Stdout, ".stderr": has.Stderr} {
@@ -94,8 +95,8 @@ func (a allocs) resume(taskID string, has LogsRequest) {
 	}
 }
 
-// makeTree makes a directory with subdirectories, unless it exists. The directory appears by a rename when it is
-// complete, so makeTree never touches a directory that a task may have changed.
+// makeTree creates a directory with subdirectories, unless the directory exists. It renames the complete tree into
+// place, so it never touches a directory that a task may have changed.
 func makeTree(parent, name string, below []string, uid, gid int, mode fs.FileMode) error {
 	dir := filepath.Join(parent, name)
 	if _, err := os.Lstat(dir); err == nil {
@@ -121,8 +122,8 @@ func makeTree(parent, name string, below []string, uid, gid int, mode fs.FileMod
 	return err
 }
 
-// copied returns the path of the file in an allocation's directory that has the time of the last copy for a task. The
-// name cannot be a task's, because no task's name begins with a dot.
+// copied returns the path of the file that records the time of the last copy of a task's files. The file is in the
+// allocation's directory. Its name begins with a dot, so it is not the name of a task.
 func (a allocs) copied(taskID string) (file string, err error) {
 	id, task := partsOf(taskID)
 	dir, err := a.path(id)
@@ -135,8 +136,9 @@ func (a allocs) copied(taskID string) (file string, err error) {
 // removed is the prefix for an allocation's directory that is being removed.
 const removed = ".removed-"
 
-// retire renames the directories that are not in use and have not changed since a time. It returns their new paths, and
-// those of earlier calls, for the caller to remove. No other directory may come into use during the call.
+// retire renames the directories of allocations that are not in the map inUse and have not changed since a time. It
+// returns their new paths, and those of earlier calls, for the caller to remove. The caller must hold the lock of all
+// records, so no other directory comes into use during the call.
 func (a allocs) retire(inUse map[string]bool, since time.Time) (paths []string, err error) {
 	entries, err := os.ReadDir(a.dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -157,14 +159,13 @@ func (a allocs) retire(inUse map[string]bool, since time.Time) (paths []string, 
 	return paths, err
 }
 
-// used restarts the time until retire may rename an allocation's directory.
+// used marks an allocation's directory as changed now, so retire keeps it for some time.
 func (a allocs) used(id string) {
 	if dir, err := a.path(id); err == nil {
 		_ = os.Chtimes(dir, time.Time{}, time.Now()) // the directory may be missing
 	}
 }
 
-// files implements Files.
 func (h *host) files(ctx context.Context, r *FilesRequest, archive io.Reader) error {
 	if err := h.runs.check(r.TaskID); err != nil {
 		return err
@@ -188,8 +189,8 @@ func (h *host) files(ctx context.Context, r *FilesRequest, archive io.Reader) er
 	return save(file, r.At)
 }
 
-// unpack unpacks an archive in a task's directory with tar(1), as the task's user: whatever files the task has created
-// there, tar can do no more than the task. unpack ends when the context ends.
+// unpack unpacks an archive in a task's directory. It runs tar(1) as the task's user, so links that the task has made
+// there give tar no more rights than the task has. unpack ends when the context ends.
 func unpack(ctx context.Context, archive io.Reader, dir string, uid, gid int) error {
 	var said plain.Tail
 	cmd := exec.CommandContext(ctx, "tar", "-x", "-p", "-m", "-f", "-") // -m: the node's clock may differ
@@ -242,7 +243,7 @@ func (h *host) logs(ctx context.Context, r *LogsRequest) (*LogsReply, error) {
 	defer stderr.Close()
 	buffer := make([]byte, Buffer)
 	for pause := shortestPause; ; pause = min(2*pause, longestPause) {
-		status, err := h.InspectTask(r.TaskID) // before the read: at an exit, all output is in the files
+		status, err := h.InspectTask(r.TaskID) // before the read: if the task has exited, the files have all its output
 		over := err != nil || status.State == drivers.TaskStateExited
 		reply := &LogsReply{}
 		for reader, part := range map[*corelogs.Reader]*LogsPart{stdout: &reply.Stdout, stderr: &reply.Stderr} {

@@ -31,7 +31,7 @@ func mode(t *testing.T, path string) (fs.FileMode, int) {
 	return info.Mode().Perm(), int(info.Sys().(*syscall.Stat_t).Uid)
 }
 
-func TestAllocs_HaveTheDirectoriesOfANode(t *testing.T) {
+func TestAllocs_HaveTheSameDirectoriesAsOnANode(t *testing.T) {
 	testsupport.NeedRoot(t)
 	a := allocs{t.TempDir()}
 	dir, err := a.makes("alloc-1", "web", nobody)
@@ -47,7 +47,7 @@ func TestAllocs_HaveTheDirectoriesOfANode(t *testing.T) {
 	}
 }
 
-// A task may replace a directory by a symbolic link. Root must change nothing through it.
+// A task may replace a directory by a symbolic link. As root, the plugin must change nothing through this link.
 func TestAllocs_FollowNoLinksOfATask(t *testing.T) {
 	testsupport.NeedRoot(t)
 	a := allocs{t.TempDir()}
@@ -99,7 +99,7 @@ func TestAllocs_AreMadeConcurrently(t *testing.T) {
 	}
 	entries, err := os.ReadDir(filepath.Join(a.dir, "alloc-1"))
 	must.NoError(t, err)
-	must.Len(t, 5+1, entries) // and the shared directory
+	must.Len(t, 5+1, entries) // a directory for each task name, and the shared one
 }
 
 func TestAllocs_AreRemovedSomeTimeAfterTheirLastRun(t *testing.T) {
@@ -132,7 +132,7 @@ func TestAllocs_AreRemovedSomeTimeAfterTheirLastRun(t *testing.T) {
 	must.Eq(t, []string{"ended-now", "new", "used"}, left())
 }
 
-func TestAllocs_OutputFollowsTheNodesOutput(t *testing.T) {
+func TestAllocs_LogFilesAreNumberedAfterTheNodesFiles(t *testing.T) {
 	for name, row := range map[string]struct {
 		host []string // the content of the files on the host
 		has  LogsPart // the newest file of the node

@@ -16,7 +16,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// ownership is the model's state: the owner of a run between sequential calls of three sides.
+// ownership is the state of the model. The model predicts the results of calls of three sides, made one after another.
 type ownership struct {
 	owner    string // an allocation
 	released bool
@@ -31,12 +31,12 @@ type call struct {
 	from  string // the allocation that the run is taken from
 }
 
-// step reports whether a call may return got, and returns the next state.
+// step makes a call in the model. It reports whether the model's result is got, and returns the next state.
 func (o ownership) step(c call, got bool) (bool, ownership) {
 	mine := o.known[c.side] == o.epoch
 	var want bool
 	switch c.what {
-	case "kill": // the program or its connection ends
+	case "kill": // the shim or its connection ends
 		want = true
 		o.known[c.side] = 0
 	case "change":
@@ -56,7 +56,7 @@ func (o ownership) step(c call, got bool) (bool, ownership) {
 	return got == want, o
 }
 
-// do makes a call, and reports whether it was executed.
+// do makes a call, and reports whether it had an effect.
 func (s side) do(t *testing.T, c call) bool {
 	done := func(err error) bool {
 		if !errors.Is(err, errNotOwner) {
@@ -83,10 +83,10 @@ func (s side) do(t *testing.T, c call) bool {
 	return reply.Verdict == Have
 }
 
-// 500 concurrent calls of three nodes have the results of some sequential order.
+// The results of 500 concurrent calls must be possible results of the same calls in some sequential order.
 func TestRuns_HistoryIsLinearizable(t *testing.T) {
 	all := sides(t, 3)
-	allocs := []string{"first", "none", "none"} // the last one of each side
+	allocs := []string{"first", "none", "none"} // the allocation of each side's last claim
 	first := all[0].request("first")
 	first.TaskID = "task"
 	_, _, err := all[0].claim(first)

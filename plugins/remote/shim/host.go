@@ -25,12 +25,12 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// host is the driver on this host. It also does what an agent does for tasks on a node: it makes their directories,
-// plans their cgroups, and sets variables of this host.
+// host is the driver on this host. It also does what an agent does on a node: it makes the directories of tasks, plans
+// their cgroups, and adds environment variables of this host.
 type host struct {
 	*core.Driver
 	allocs  allocs
-	cgroups string // the parent of tasks' cgroups, unique for each directory of tasks on a host
+	cgroups string // name of the parent of all tasks' cgroups; differs between plugin directories on a host
 	support cgroup.Support
 	runs    *runs
 	logger  hclog.Logger
@@ -47,8 +47,8 @@ func newHost(d *core.Driver, o Options, logger hclog.Logger) *host {
 // Name is the driver's name in jobs.
 const Name = "remote"
 
-// StartTask implements drivers.DriverPlugin. The configuration has the allocation's directory on the node, and the
-// handle has the directory on this host. After an error, the node ends the run.
+// StartTask implements drivers.DriverPlugin. The node sends its own path in cfg.AllocDir, which StartTask replaces with
+// the directory on this host. After an error, the node must end the run.
 func (h *host) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.DriverNetwork, error) {
 	if err := h.runs.check(cfg.ID); err != nil {
 		return nil, nil, err
@@ -77,8 +77,8 @@ func (h *host) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers
 	return handle, network, h.runs.started(cfg.ID, handle.DriverState)
 }
 
-// cgroupOf returns the path from which the core plans a task's cgroup (cgroup.Plan). The core makes and removes the
-// cgroup. The path is empty if cgroups cannot be used: the task has no limits then.
+// cgroupOf returns the cpuset path from which the core plans a task's cgroup (cgroup.Plan). If cgroups cannot be used,
+// it returns "", and the task has no limits. The core makes and removes the cgroup.
 func (h *host) cgroupOf(cfg *drivers.TaskConfig) string {
 	switch {
 	case os.Geteuid() != 0:
@@ -90,7 +90,7 @@ func (h *host) cgroupOf(cfg *drivers.TaskConfig) string {
 	return ""
 }
 
-// userOf returns the owner of a task's files for the job's user. It returns an error if tasks cannot run as this user.
+// userOf returns the ids of the user in a job, who owns the task's files, or an error if tasks cannot run as this user.
 func (h *host) userOf(field string) (uid, gid int, err error) {
 	uid, gid = os.Geteuid(), os.Getegid()
 	user, err := h.LocalUser(field)
@@ -104,8 +104,8 @@ func (h *host) userOf(field string) (uid, gid int, err error) {
 	return int(user.UID), int(user.GID), nil
 }
 
-// recover recovers a run in this process's driver from its saved state. The error has the code NotFound if this host
-// no longer has the task. Other errors may be temporary.
+// recover makes this process's driver follow a running task again, from the saved state of its run. The error has the
+// code NotFound if this host no longer has the task. Other errors may be temporary.
 func (h *host) recover(taskID string, state []byte) error {
 	allocID, name := partsOf(taskID)
 	dir, err := h.allocs.path(allocID)
@@ -122,8 +122,8 @@ func (h *host) recover(taskID string, state []byte) error {
 	return err
 }
 
-// ofOwner refuses Nomad's calls that change a task if this connection does not own the task's run. (To destroy a run,
-// nodes use Change.)
+// ofOwner is a gRPC interceptor. It refuses Nomad's calls that change a task, unless this connection owns the task's
+// run. (To destroy a task, nodes call Change.)
 func (h *host) ofOwner(ctx context.Context, request any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	switch r := request.(type) {
 	case *proto.StopTaskRequest, *proto.SignalTaskRequest, *proto.ExecTaskRequest, *proto.DestroyTaskRequest:
@@ -134,7 +134,6 @@ func (h *host) ofOwner(ctx context.Context, request any, _ *grpc.UnaryServerInfo
 	return next(ctx, request)
 }
 
-// ExecTaskStreamingRaw implements drivers.ExecTaskStreamingRawDriver.
 func (h *host) ExecTaskStreamingRaw(
 	ctx context.Context, id string, command []string, tty bool, stream drivers.ExecTaskStream,
 ) error {
@@ -144,7 +143,7 @@ func (h *host) ExecTaskStreamingRaw(
 	return h.Driver.ExecTaskStreamingRaw(ctx, id, command, tty, stream)
 }
 
-// end destroys a run that this connection owns, except for the files in its allocation's directory.
+// end destroys the tasks and the record of a run that this connection owns. It keeps the allocation's directory.
 func (h *host) end(one *run) error {
 	for _, id := range append(one.Interrupted, one.TaskID) {
 		if err := h.Driver.DestroyTask(id, true); err != nil {
@@ -156,13 +155,11 @@ func (h *host) end(one *run) error {
 	return h.runs.end(one.TaskID)
 }
 
-// list implements List.
 func (h *host) list(context.Context, *Nothing) (*ListReply, error) {
 	all, err := h.runs.list()
 	return &ListReply{Runs: all}, err
 }
 
-// claim implements Claim.
 func (h *host) claim(_ context.Context, r *ClaimRequest) (*ClaimReply, error) {
 	for {
 		reply, over, err := h.runs.claim(r)
@@ -187,7 +184,6 @@ func (h *host) claim(_ context.Context, r *ClaimRequest) (*ClaimReply, error) {
 	}
 }
 
-// change implements Change.
 func (h *host) change(_ context.Context, r *ChangeRequest) (*Nothing, error) {
 	if r.State == Ending {
 		one, err := h.runs.seize(r)
@@ -203,7 +199,7 @@ func (h *host) change(_ context.Context, r *ChangeRequest) (*Nothing, error) {
 }
 
 // endOrphans ends runs that have had no owner for too long, and removes directories of old allocations. It waits before
-// the first check, so the node of this connection can claim its runs.
+// the first check, so the node of this connection has time to claim its runs.
 func (h *host) endOrphans(ctx context.Context) {
 	for {
 		select {
@@ -228,8 +224,8 @@ func (h *host) endOrphans(ctx context.Context) {
 // keepTime is how long an allocation's directory is kept after its last run: its tasks may be waiting for a restart.
 const keepTime = 4 * time.Hour
 
-// removeAllocs removes the directories of allocations whose last run ended more than keepTime ago. It removes none
-// while a record cannot be read.
+// removeAllocs removes the directories of allocations whose last run ended more than keepTime ago. While a record
+// cannot be read, it removes nothing, because that run may use any directory.
 func (h *host) removeAllocs() error {
 	var old []string
 	err := h.runs.locked("", func(all records) (err error) {

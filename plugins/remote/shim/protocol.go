@@ -25,34 +25,34 @@ var (
 	Logs   = method[LogsRequest, LogsReply]{"Logs", (*host).logs} // waits for output
 )
 
-// Owner is an allocation that a run belongs to.
+// Owner is the allocation that a run belongs to, and its node.
 type Owner struct {
 	AllocID string `codec:"alloc_id" json:"alloc_id"`
 	NodeID  string `codec:"node_id" json:"node_id"`
 }
 
-// partsOf returns the allocation and the name of the task that a run was started for. A run has the id of that task in
-// Nomad, which begins with these two parts.
+// partsOf returns the two parts at the beginning of a task's id in Nomad: the allocation's id and the task's name. A
+// run keeps the id of the task that it was started for, even if it belongs to another allocation now.
 func partsOf(taskID string) (allocID, task string) {
 	allocID, rest, _ := strings.Cut(taskID, "/")
 	task, _, _ = strings.Cut(rest, "/")
 	return allocID, task
 }
 
-// ClaimRequest claims the run of an allocation's task. The host refuses all calls that change a run, except on the
-// connection that has claimed the run last.
+// ClaimRequest claims the run of an allocation's task for a connection. From then on, the host accepts calls that
+// change the run only on this connection, until another one claims the run. (ChangeRequest has exceptions.)
 type ClaimRequest struct {
-	Key    string `codec:"key"`     // stays the same when an allocation replaces another one
-	Hash   string `codec:"hash"`    // of the command and everything else that the task runs with
+	Key    string `codec:"key"`     // of the task; the same for an allocation and its replacement
+	Hash   string `codec:"hash"`    // of the command and everything else that the task runs with (driver.hashOf)
 	TaskID string `codec:"task_id"` // of the run to resume, or of the run to start if none exists
 	Owner  Owner  `codec:"owner"`
 
-	Resume        bool          `codec:"resume"`         // recover the task's existing run; start or end none
+	Resume        bool          `codec:"resume"`         // recover only the run TaskID; start or end no run
 	Wanted        bool          `codec:"wanted"`         // Nomad wants the allocation to run
-	Reattach      bool          `codec:"reattach"`       // keep the run if its owner is gone
-	OrphanTimeout time.Duration `codec:"orphan_timeout"` // after which a run without an owner is ended; 0: never
+	Reattach      bool          `codec:"reattach"`       // if the owner is gone, take its run over instead of ending it
+	OrphanTimeout time.Duration `codec:"orphan_timeout"` // the host ends a run after this time without an owner; 0: never
 
-	Output LogsRequest `codec:"output"` // the earlier output that the node has
+	Output LogsRequest `codec:"output"` // how much of the task's output the node has already
 
 	Gone  []string `codec:"gone"`  // allocations that are over, according to Nomad
 	Alive []string `codec:"alive"` // allocations that are not over, or whose state is unknown
@@ -67,7 +67,7 @@ const (
 	None     = "none"     // no run to resume
 )
 
-// ClaimReply is the reply to a ClaimRequest.
+// ClaimReply is the host's decision about a ClaimRequest.
 type ClaimReply struct {
 	Verdict string `codec:"verdict"`
 	Owner   Owner  `codec:"owner"`
@@ -76,16 +76,18 @@ type ClaimReply struct {
 	// Copied is FilesRequest.At of the last copy of files for this task and allocation, or zero if none exists.
 	Copied time.Time `codec:"copied"`
 
-	saved []byte // run.Saved
+	saved []byte // run.Saved, for host.recover; not sent to the node
 }
 
-// ChangeRequest changes the state of a run. Released (which gives the run up) and Stopping need the connection that has
-// claimed the run last for the allocation: another connection of the same node may have the run by now. Ending removes
-// the run, unless it was released or belongs to another allocation.
+// ChangeRequest changes the state of a run.
 //
-// A request without an allocation comes from an operator, or was sent because the job was stopped. It is refused if
-// the run is followed, or was claimed after the epoch. Kept assigns the run to the operator, Released to nobody. Ending
-// also requires that nobody has followed the run for AbsentTime, and that the run is not kept.
+// A request with an AllocID comes from the allocation's node. Released (which gives the run up) and Stopping are
+// refused unless this connection has claimed the run last, for this allocation: another connection of the node may have
+// the run by now. Ending removes the run, unless it was released or belongs to another allocation.
+//
+// A request without an AllocID comes from an operator, or from a node because the job was stopped. It is refused if a
+// connection follows the run, or if the run was claimed after Epoch. Kept assigns the run to the operator, and Released
+// to nobody. Ending also requires that nobody has followed the run for AbsentTime, and that the run is not kept.
 type ChangeRequest struct {
 	TaskID  string `codec:"task_id"`
 	AllocID string `codec:"alloc_id"`
@@ -93,7 +95,8 @@ type ChangeRequest struct {
 	State   State  `codec:"state"`
 }
 
-// LogsRequest requests new output of a task. It has the number and size of the node's newest file of each stream.
+// LogsRequest requests output of a task that the node does not have. Stdout and Stderr have the number and the size of
+// the newest file on the node.
 type LogsRequest struct {
 	TaskID string   `codec:"task_id"` // of the run
 	Stdout LogsPart `codec:"stdout"`
@@ -107,9 +110,9 @@ type LogsReply struct {
 	Over   bool     `codec:"over"` // the task has ended, and the node has all output
 }
 
-// LogsPart is a part of one file.
+// LogsPart is a part of one output file.
 type LogsPart struct {
-	Number int64  `codec:"number"` // of the file; never decreases
+	Number int64  `codec:"number"` // number of the file; never decreases
 	Size   int64  `codec:"size"`
 	Data   []byte `codec:"data"`
 }
@@ -125,11 +128,11 @@ type Run struct {
 	Key    string `codec:"key" json:"key"`
 	Epoch  int64  `codec:"epoch" json:"epoch"`
 	State  State  `codec:"state" json:"state"`
-	Owner  Owner  `codec:"owner" json:"owner"` // the last one
+	Owner  Owner  `codec:"owner" json:"owner"` // the current or last owner
 
-	Followed      bool          `codec:"followed" json:"followed"`             // by the owner's node
-	Alone         time.Duration `codec:"alone" json:"alone"`                   // time without a follower, as observed
-	OrphanTimeout time.Duration `codec:"orphan_timeout" json:"orphan_timeout"` // 0: none
+	Followed      bool          `codec:"followed" json:"followed"`             // a connection of the owner's node has claimed it
+	Alone         time.Duration `codec:"alone" json:"alone"`                   // how long no connection has followed the run, as observed
+	OrphanTimeout time.Duration `codec:"orphan_timeout" json:"orphan_timeout"` // see ClaimRequest
 }
 
 // FilesRequest begins a copy of files into the directory of a task whose run this connection owns. An archive in the
@@ -148,7 +151,7 @@ type FilesPart struct {
 // Nothing is an empty message.
 type Nothing struct{}
 
-// method is a call with one request and one reply.
+// method is a call of this package with one request and one reply.
 type method[Request, Reply any] struct {
 	name  string
 	serve func(*host, context.Context, *Request) (*Reply, error)
@@ -173,10 +176,10 @@ func (c method[Request, Reply]) describe() grpc.MethodDesc {
 	return grpc.MethodDesc{MethodName: c.name, Handler: handle}
 }
 
-// stallTime is how long a copy of files may stall: a task of the same user can stop the program that unpacks.
+// stallTime limits how long a copy of files makes no progress: a task can stop tar, which runs as the task's user.
 const stallTime = time.Minute
 
-// Files copies the archive that the function write produces. It ends when the context ends.
+// Files copies the archive that the function write produces to the host. It ends when the context ends.
 func Files(ctx context.Context, conn *grpc.ClientConn, r *FilesRequest, write func(io.Writer) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -201,7 +204,6 @@ func Files(ctx context.Context, conn *grpc.ClientConn, r *FilesRequest, write fu
 	return stream.RecvMsg(&Nothing{})
 }
 
-// sender writes FilesParts.
 type sender struct {
 	stream  grpc.ClientStream
 	stalled *time.Timer
@@ -215,7 +217,6 @@ func (s *sender) Write(b []byte) (int, error) {
 	return len(b), err
 }
 
-// receiver reads FilesParts.
 type receiver struct {
 	stream grpc.ServerStream
 	rest   []byte
@@ -234,12 +235,12 @@ func (r *receiver) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// receiving is the receiver of a copy of files.
+// receiving is the part of host that receives files. Tests implement it.
 type receiving interface {
 	files(ctx context.Context, r *FilesRequest, archive io.Reader) error
 }
 
-// serviceName is the prefix of the names of the service's calls.
+// serviceName is the prefix of the calls' names.
 const serviceName = "/outrider.remote.Host/"
 
 var (
@@ -264,7 +265,6 @@ func serveFiles(s any, stream grpc.ServerStream) error {
 	return stream.SendMsg(&Nothing{})
 }
 
-// encoded selects the codec of a call.
 var encoded = grpc.ForceCodecV2(codec{})
 
 func init() { encoding.RegisterCodecV2(codec{}) }

@@ -62,7 +62,7 @@ func TestFiles_ReportsAFailureToBothSides(t *testing.T) {
 	must.NoError(t, Files(ctx, c, &FilesRequest{}, zeros(3<<20, nil)))
 	must.Eq(t, "3145728 bytes, error false", <-all)
 
-	// an error of the node's files, even io.EOF, which must not look like the end of the archive
+	// an error on the node: even io.EOF must not look like the regular end of the archive
 	must.ErrorIs(t, Files(ctx, c, &FilesRequest{TaskID: "cut"}, zeros(3<<20, io.EOF)), io.EOF)
 	must.StrHasSuffix(t, "error true", <-all)
 

@@ -22,12 +22,12 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/owndir"
 )
 
-// run is the host's record of a run of a task, with its owner. Changing it requires the lock of all records.
+// run is the host's record of one run of a task. The caller must hold the lock of all records to change it.
 type run struct {
 	Run                  // Followed and Alone are not set
 	Hash        string   `json:"hash"`        // see ClaimRequest
-	Saved       []byte   `json:"saved"`       // by the core, for RecoverTask
-	Interrupted []string `json:"interrupted"` // ids of earlier starts, whose tasks may run
+	Saved       []byte   `json:"saved"`       // the state that the core needs to recover the task
+	Interrupted []string `json:"interrupted"` // task ids of earlier, interrupted starts, whose tasks may be running
 }
 
 // State is the state of a run.
@@ -37,26 +37,26 @@ type State string
 const (
 	Starting State = "starting"
 	Running  State = "running"
-	Released State = "released" // by its owner, for the next owner
-	Kept     State = "kept"     // by an operator: nobody can claim or end it
-	Stopping State = "stopping" // by its owner: nobody can claim it
-	Ending   State = "ending"   // the host ends it
+	Released State = "released" // its owner has given it up for the next owner
+	Kept     State = "kept"     // an operator keeps it: nobody can claim or end it
+	Stopping State = "stopping" // its owner is stopping it: nobody can claim it
+	Ending   State = "ending"   // the host is ending it
 )
 
-// errNotOwner refuses a change by an allocation that does not own the run, or on an earlier connection of its node.
+// errNotOwner means that the run belongs to another allocation, or was claimed later on another connection of the node.
 var errNotOwner = status.Error(codes.FailedPrecondition,
 	"the run belongs to another allocation, or to a later connection of the node")
 
 // AbsentTime is the time without a follower after which a run's owner counts as gone.
 const AbsentTime = 15 * time.Second
 
-// runs are the records of the host, <dir>/<name>.json. The connection that follows a run holds a lock on <name>.lock,
-// so the lock shows whether the owner is connected. <dir>/lock is the lock of all records. A file *.taken exists for an
-// allocation that has lost its task, and names the new owner. It outlives the run.
+// runs are the records of the host, each in a file <dir>/<name>.json. The connection that follows a run locks the file
+// <name>.lock, so the lock shows whether the owner is connected. <dir>/lock is the lock of all records. When a run is
+// given to another allocation, a *.taken file for the previous owner names the new one. It outlives the run.
 type runs struct {
 	dir string
 
-	mu     sync.Mutex // also held with the lock of all records: flock(2) does not exclude goroutines
+	mu     sync.Mutex // guards claims; also held while this process has the lock of all records
 	claims map[string]*claim
 	unread error // of a record that was left out, during a call of locked
 }
@@ -72,7 +72,7 @@ func newRuns(dir string) *runs {
 	return &runs{dir: filepath.Join(dir, "runs"), claims: map[string]*claim{}}
 }
 
-// nameOf returns the name of a run's record. Runs of one task with different contents have different records.
+// nameOf returns the name of a run's record. The runs of a task with different hashes have different records.
 func nameOf(key, hash string) string {
 	return fmt.Sprintf("%s-%.8x", prefixOf(key), sha256.Sum256([]byte(hash)))
 }
@@ -80,7 +80,7 @@ func nameOf(key, hash string) string {
 // prefixOf returns the common prefix of the names of a task's runs.
 func prefixOf(key string) string { return fmt.Sprintf("%.8x", sha256.Sum256([]byte(key))) }
 
-// records has the records by name. It may be used only while the lock of all records is held.
+// records has the records by name. Use it only while the lock of all records is held.
 type records map[string]*run
 
 // locked takes the lock of all records, reads the records whose names begin with prefix, and calls change, which may
@@ -133,7 +133,7 @@ func (r *runs) lockOf(name string) string { return filepath.Join(r.dir, name+".l
 
 // follow makes this connection the only owner of a run. The caller holds the lock of all records.
 func (r *runs) follow(name string, one *run) error {
-	_ = os.Remove(r.lockOf(name)) // an earlier owner may lock the old file forever
+	_ = os.Remove(r.lockOf(name)) // lock a new file: an earlier owner may hold the lock of the old one forever
 	lock, err := tryLock(r.lockOf(name))
 	if err != nil {
 		return err
@@ -152,9 +152,9 @@ func (r *runs) drop(taskID string) {
 	}
 }
 
-// alone reports whether a connection follows a run, and if not, for how long none has (0 if not observed before).
-// The time starts with the first call in which counts is true. It is stored as the time of the lock file, which works
-// on a full disk, too. The caller holds the lock of all records.
+// alone reports whether a connection follows a run. If not, alone is how long none has followed it, as observed: the
+// time begins at the first call in which counts is true, and is 0 until then. That moment is stored as the time of the
+// lock file, which works even on a full disk. The caller holds the lock of all records.
 func (r *runs) alone(name string, counts bool) (followed bool, alone time.Duration) {
 	lock, err := tryLock(r.lockOf(name))
 	if err != nil {
@@ -175,7 +175,7 @@ func (r *runs) alone(name string, counts bool) (followed bool, alone time.Durati
 	return false, 0
 }
 
-// forgetAlone resets the time that alone reports.
+// forgetAlone resets the time that alone returns.
 func (r *runs) forgetAlone(name string) { _ = os.Chtimes(r.lockOf(name), time.Time{}, time.Unix(0, 0)) }
 
 // now returns the time since the host's boot, from a clock that nobody can set.
@@ -185,7 +185,7 @@ func now() int64 {
 	return ts.Nano()
 }
 
-// change changes the record of a run that this connection owns. It returns errNotOwner if there is no such record.
+// change calls a function to change the record of a run. It returns errNotOwner unless this connection owns the run.
 func (r *runs) change(taskID string, change func(name string, one *run, all records) error) error {
 	r.mu.Lock()
 	c := r.claims[taskID]
@@ -211,9 +211,9 @@ func (r *runs) check(taskID string) error {
 	return r.change(taskID, func(string, *run, records) error { return nil })
 }
 
-// become changes the state of a run that this connection owns for an allocation. A released run has no owner; if a
-// full disk prevents the record of the release, nobody follows the run all the same. A run that is being stopped cannot
-// be released. Stopping also works on a full disk, because the task may have filled the disk.
+// become changes the state of a run that this connection owns for an allocation. Released ends this ownership, even if
+// the record cannot be saved on a full disk, and is refused unless the run is running. Stopping succeeds even if the
+// record cannot be saved, because the task that is stopped may have filled the disk.
 func (r *runs) become(taskID, allocID string, s State) error {
 	return r.change(taskID, func(name string, one *run, _ records) error {
 		if one.Owner.AllocID != allocID || s == Released && one.State != Running {
@@ -282,8 +282,8 @@ func (r *runs) seize(q *ChangeRequest) (over *run, err error) {
 	return over, err
 }
 
-// condemn marks a run as ending, and makes this connection its owner in order to end it. It works on a full disk, too.
-// The caller holds the lock of all records.
+// condemn marks a run as ending, and makes this connection its owner in order to end it. If the record cannot be saved,
+// as on a full disk, it stays unchanged. The caller holds the lock of all records.
 func (r *runs) condemn(name string, one *run) error {
 	before := *one
 	one.Epoch++
@@ -294,7 +294,6 @@ func (r *runs) condemn(name string, one *run) error {
 	return r.follow(name, one)
 }
 
-// started records a run that has started.
 func (r *runs) started(taskID string, saved []byte) error {
 	return r.change(taskID, func(name string, one *run, _ records) error {
 		one.State, one.Saved = Running, saved
@@ -316,8 +315,8 @@ func (r *runs) end(taskID string) error {
 	return err
 }
 
-// claim finds the run for an allocation's task. It marks runs that must end first as ending, and returns them in over:
-// the caller ends them, and calls claim again.
+// claim decides about a ClaimRequest. If other runs must end first, it marks them as ending and returns them in over:
+// the caller must end them and call claim again. After the verdicts Start and Have, this connection owns the run.
 func (r *runs) claim(q *ClaimRequest) (reply *ClaimReply, over []*run, err error) {
 	err = r.locked(prefixOf(q.Key), func(all records) error {
 		name := nameOf(q.Key, q.Hash)
@@ -362,7 +361,7 @@ func (r *runs) claim(q *ClaimRequest) (reply *ClaimReply, over []*run, err error
 	return reply, over, err
 }
 
-// take makes the claimant the owner of a run.
+// take makes this connection, and the allocation of the claim, the owner of a run.
 func (r *runs) take(name string, one *run, q *ClaimRequest) error {
 	c := r.claims[one.TaskID]
 	if c != nil && c.name == name && c.epoch == one.Epoch && one.Owner == q.Owner {
@@ -387,8 +386,8 @@ func (r *runs) take(name string, one *run, q *ClaimRequest) error {
 	return r.follow(name, one)
 }
 
-// give assigns a run to another allocation, and records that the previous one has lost its task: the previous
-// one may be disconnected from Nomad, and come back when the run is over.
+// give assigns a run to another allocation. A *.taken file records that the previous one has lost its task: it may be
+// disconnected from Nomad, come back when the run is over, and must not start the task again then.
 func (r *runs) give(one *run, to Owner) error {
 	previous := one.Owner.AllocID
 	one.Owner = to
@@ -399,9 +398,9 @@ func (r *runs) give(one *run, to Owner) error {
 	return save(r.takenOf(one.Key, previous), to)
 }
 
-// others returns the runs that must end, among those of the same task with other contents. If a run must be waited for,
-// or the state of its owner is unknown, it returns a verdict with that owner. A run whose owner is not over keeps
-// running beside the new one, as with a canary.
+// others looks for runs of the task with other contents, and returns those that must end before the claim. If the claim
+// must wait for a run, or the state of its owner is unknown, others returns a verdict and this owner. A run whose owner
+// is not over keeps running beside the new one, as with a canary.
 func (r *runs) others(name string, all records, q *ClaimRequest) (over []*run, verdict string, owner Owner) {
 	for other, o := range all {
 		mine := o.Owner.AllocID == q.Owner.AllocID
@@ -418,8 +417,8 @@ func (r *runs) others(name string, all records, q *ClaimRequest) (over []*run, v
 	return over, verdict, owner
 }
 
-// isBusy reports whether a claim must wait: an operator keeps the run, another connection is starting it, or another
-// allocation, absent for less than AbsentTime, is stopping it. A run that is being started may run at any moment.
+// isBusy reports whether a claim must wait because an operator keeps the run, another connection is starting it (the
+// task may begin at any moment), or another allocation is stopping it and was connected less than AbsentTime ago.
 func (r *runs) isBusy(name string, one *run, mine bool) bool {
 	followed, alone := r.alone(name, true)
 	if one.State == Starting {
@@ -428,14 +427,15 @@ func (r *runs) isBusy(name string, one *run, mine bool) bool {
 	return one.State == Kept || !mine && one.State == Stopping && alone < AbsentTime
 }
 
-// judge decides about a run with the same contents. After the verdict Ending, the run must end before the task starts.
+// judge returns the verdict about the run with the same contents as the claim. After Ending, which is not sent to the
+// node, this run must end before the task starts.
 func (r *runs) judge(name string, all records, q *ClaimRequest) (verdict string, owner Owner) {
 	one := all[name]
 	if !q.Resume && !q.Wanted && load(r.takenOf(q.Key, q.Owner.AllocID), &owner) == nil {
 		return Held, owner
 	}
 	if one == nil && q.Resume {
-		for _, other := range all { // the task's run was ended for this other run
+		for _, other := range all { // the task's run was ended for this one, with other contents
 			return Held, other.Owner
 		}
 		return None, owner
@@ -459,17 +459,17 @@ func (r *runs) judge(name string, all records, q *ClaimRequest) (verdict string,
 		}
 	}
 	switch {
-	case one.State == Released && !mine: // a start by the allocation that has released it is a restart
+	case one.State == Released && !mine: // if it is mine, the start is a restart: the run must end
 		return Have, one.Owner
 	case one.State == Running && (mine || q.Reattach):
 		return Have, one.Owner
-	case one.State == Starting && mine: // the core recovers the task if it runs
+	case one.State == Starting && mine: // StartTask recovers the task if it is running
 		return Start, owner
 	}
 	return string(Ending), owner
 }
 
-// list returns all runs. It does not start the time that alone reports.
+// list returns all runs. Unlike other calls, it does not start the time that alone returns.
 func (r *runs) list() (found []Run, err error) {
 	err = r.locked("", func(all records) error {
 		for name, one := range all {
@@ -482,14 +482,14 @@ func (r *runs) list() (found []Run, err error) {
 	return found, err
 }
 
-// orphans marks runs whose time without an owner is over as ending, and returns them. They include runs whose end has
-// failed before.
+// orphans returns runs that have had no owner for longer than their OrphanTimeout, and marks them as ending. It also
+// returns runs that it could not end before.
 func (r *runs) orphans() (over []*run, err error) {
 	err = r.locked("", func(all records) error {
 		for name, one := range all {
 			limit := one.OrphanTimeout
 			if one.State == Ending {
-				r.drop(one.TaskID) // its end on this connection has failed
+				r.drop(one.TaskID) // this connection has failed to end it
 				limit = AbsentTime
 			}
 			_, alone := r.alone(name, true)
@@ -522,7 +522,7 @@ func waitLock(path string) (*os.File, error) {
 	}
 }
 
-// tryLock returns EWOULDBLOCK if another process, or another call in this process, holds the lock.
+// tryLock is waitLock without the wait: it returns EWOULDBLOCK if another process or another call has the lock.
 func tryLock(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -535,7 +535,7 @@ func tryLock(path string) (*os.File, error) {
 	return f, nil
 }
 
-// save replaces a file with a value in JSON, readable by this user only. The directory must be this user's.
+// save replaces a file with a value in JSON, readable by this user only. Only this user may write to the directory.
 func save(path string, value any) error {
 	text, err := json.Marshal(value)
 	if err != nil {
@@ -556,7 +556,6 @@ func save(path string, value any) error {
 	return err
 }
 
-// load reads a value that save has written.
 func load(path string, value any) error {
 	text, err := os.ReadFile(path)
 	if err != nil {

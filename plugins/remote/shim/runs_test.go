@@ -60,8 +60,8 @@ func alive(alloc string) func(*ClaimRequest) {
 	return func(q *ClaimRequest) { q.Alive = append(q.Alive, alloc) }
 }
 
-// ask claims, and ends the runs that must end first, as the host does. It returns the ended runs, the verdict, and the
-// allocation that the run was started for.
+// ask claims the task's run, and like the host, ends the runs that must end first. Its result is for example "ended a,
+// start b": the ended runs, the verdict, and the allocation that the run was started for.
 func (s side) ask(alloc string, change ...func(*ClaimRequest)) string {
 	s.t.Helper()
 	said := ""
@@ -111,7 +111,7 @@ func (s side) leave() {
 	}
 }
 
-// wait adds an hour to the time without an owner, for all runs for which that time has started.
+// wait adds an hour to the time without an owner of each run, if this time has begun.
 func (s side) wait() {
 	s.t.Helper()
 	must.NoError(s.t, s.locked("", func(all records) error {
@@ -153,7 +153,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			must.NoError(t, b.check("a/task"))
 			must.Eq(t, "held by b", a.ask("a", resume))
 			b.releases("b", "a/task")
-			must.Eq(t, "have a", a.ask("a", resume)) // as when a reconnected allocation replaces its replacement
+			must.Eq(t, "have a", a.ask("a", resume)) // as if allocation a has reconnected and replaces b
 		},
 		"a missing run has no owner": func(t *testing.T, a, _ side) {
 			must.ErrorIs(t, a.check("a/task"), errNotOwner)
@@ -165,7 +165,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			b.wait()
 			must.Eq(t, "held by a", b.ask("b"))
 		},
-		"a run whose owner is over, according to Nomad, is taken over immediately": func(t *testing.T, a, b side) {
+		"a run whose owner has ended, according to Nomad, is taken over immediately": func(t *testing.T, a, b side) {
 			a.start("a")
 			must.Eq(t, "have a", b.ask("b", gone("a")))
 			must.ErrorIs(t, a.check("a/task"), errNotOwner)
@@ -186,14 +186,14 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			a.start("a")
 			must.Eq(t, "have a", a.ask("a"))
 			a.leave()
-			must.Eq(t, "have a", b.ask("a")) // another connection of the node
+			must.Eq(t, "have a", b.ask("a")) // b is another connection of a's node
 			must.ErrorIs(t, a.check("a/task"), errNotOwner)
 		},
 		"a run whose start was interrupted is ended": func(t *testing.T, a, b side) {
 			must.Eq(t, "start a", a.ask("a"))
-			must.Eq(t, "held by a", b.ask("b", gone("a"))) // the run may start at any moment
+			must.Eq(t, "held by a", b.ask("b", gone("a"))) // the task may start at any moment
 			must.Eq(t, "held by a", b.ask("b", updated, gone("a")))
-			must.Eq(t, "held by a", b.ask("a")) // another connection of the node
+			must.Eq(t, "held by a", b.ask("a")) // b is another connection of a's node
 			a.leave()
 			must.Eq(t, "ended a, start b", b.ask("b", gone("a")))
 			must.ErrorIs(t, a.started("a/task", nil), errNotOwner)
@@ -203,7 +203,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			again := func(q *ClaimRequest) { q.TaskID = "a/again" }
 			must.Eq(t, "held by a", b.ask("a", again))
 			a.leave()
-			must.Eq(t, "start a", b.ask("a", again)) // if the task did start, the core recovers it
+			must.Eq(t, "start a", b.ask("a", again)) // StartTask recovers the task if it did start
 			must.NoError(t, b.started("a/again", nil))
 			must.ErrorIs(t, b.check("a/task"), errNotOwner)
 			must.Eq(t, "have a", b.ask("a", resume, again))
@@ -215,7 +215,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			a.ends("a/task")
 			must.Eq(t, "start b", b.ask("b"))
 		},
-		"a claim waits for a run that its owner stops, even if the owner is over": func(t *testing.T, a, b side) {
+		"a claim waits for a run that its owner stops, even if the owner has ended": func(t *testing.T, a, b side) {
 			a.start("a")
 			must.NoError(t, a.become("a/task", "a", Stopping))
 			must.Eq(t, "held by a", b.ask("b", gone("a")))
@@ -262,7 +262,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			b.ends("b/task")
 			must.Eq(t, "ended a, start b", b.ask("b", updated, gone("a")))
 		},
-		"a run of a lost owner is ended by other contents, even while its node is connected": func(t *testing.T, a, b side) {
+		"a claim with other contents ends a lost owner's run, even if the node is connected": func(t *testing.T, a, b side) {
 			a.start("a")
 			must.Eq(t, "ended a, start b", b.ask("b", updated, gone("a")))
 		},
@@ -335,7 +335,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 				must.SliceEmpty(t, over)
 			}
 		},
-		"another run is not resumed": func(t *testing.T, a, b side) {
+		"a resume does not claim a run of another owner": func(t *testing.T, a, b side) {
 			a.start("a")
 			must.Eq(t, "ended a, start b", b.ask("b", restart, gone("a")))
 			must.NoError(t, b.started("b/task", nil))
@@ -355,7 +355,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			a.start("a")
 			must.ErrorIs(t, give(1, Kept), errNotOwner) // its owner is connected
 			a.leave()
-			must.ErrorIs(t, give(2, Kept), errNotOwner) // not the epoch of the last claim
+			must.ErrorIs(t, give(2, Kept), errNotOwner) // not the epoch of the last claim, which is 1
 			must.NoError(t, give(1, Kept))
 			b.wait()
 			must.ErrorIs(t, b.seize(&ChangeRequest{TaskID: "a/task", Epoch: 2}), errNotOwner)
@@ -407,7 +407,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 	}
 }
 
-func TestRuns_EndWithoutAnOwner(t *testing.T) {
+func TestRuns_EndAfterTheirOrphanTimeout(t *testing.T) {
 	both := sides(t, 2)
 	a, b := both[0], both[1]
 	a.start("a", func(q *ClaimRequest) { q.OrphanTimeout = 90 * time.Minute })
@@ -429,14 +429,14 @@ func TestRuns_EndWithoutAnOwner(t *testing.T) {
 	b.wait()
 	must.Eq(t, 1, over(), must.Sprint("its end has failed: the next attempt comes sooner"))
 	must.Eq(t, "ended a, start c", a.ask("c", updated))
-	must.NoError(t, a.started("c/task", nil)) // without an OrphanTimeout
+	must.NoError(t, a.started("c/task", nil)) // a run without an OrphanTimeout
 	a.leave()
 	must.Zero(t, over())
 	b.wait()
 	must.Zero(t, over())
 }
 
-func TestRuns_ListChangesNothing(t *testing.T) {
+func TestRuns_ListingThemChangesNothing(t *testing.T) {
 	both := sides(t, 2)
 	a, b := both[0], both[1]
 	look := func() Run {
@@ -480,7 +480,7 @@ func TestRuns_OnlyUnfollowedRunsCanBeSeized(t *testing.T) {
 	must.NoError(t, ends(2))
 }
 
-// Two allocations of one node share a connection: a change by the first may arrive after the claim of the second.
+// Two allocations of a node share a connection, so a change by the first may arrive after a claim by the second.
 func TestRuns_ChangeByAnEarlierClaimIsRefused(t *testing.T) {
 	s := sides(t, 1)[0]
 	s.start("a")
@@ -536,7 +536,7 @@ func TestRuns_AreReadableByTheirUserOnly(t *testing.T) {
 	}
 }
 
-// Nomad's calls name only the task: the host must check the connection's claim.
+// Nomad's calls name only the task, so the host must check whether the connection has claimed its run.
 func TestHost_RefusesCallsWithoutAClaim(t *testing.T) {
 	both := sides(t, 2)
 	both[0].start("a")

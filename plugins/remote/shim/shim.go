@@ -1,9 +1,9 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package shim is the part of the plugin that runs on a host: the same program, which runs the core's supervisor there
-// as a plugin does on a node. A node calls it with Nomad's driver protocol over the standard input and output of one
-// SSH session. The shim ends with that session; tasks keep running.
+// Package shim is the part of the plugin that runs on a host. It is a copy of the plugin's program, and runs the core's
+// supervisor on the host as a plugin does on a node. A node calls the shim over one SSH session, with Nomad's driver
+// protocol and the calls of this package. The shim ends with the session; tasks keep running.
 package shim
 
 import (
@@ -52,11 +52,11 @@ const (
 	KeepAliveTimeout = 20 * time.Second
 )
 
-// Buffer is the size of reads and writes in bytes: gRPC's defaults are for small messages.
+// Buffer is the size of gRPC's buffers in bytes. Their default size is for small messages.
 const Buffer = 256 << 10
 
-// Role returns a function that runs the shim if the arguments ask for it (plugin.Plugin.Roles). p is the driver that
-// runs tasks on this host; its Command gets the job's configuration.
+// Role returns a function for plugin.Plugin.Roles, which runs the shim if the program's arguments are those of Args. p
+// is the driver on this host; its Command gets the job's configuration.
 func Role[C, T any](p core.Plugin[C, T]) func() bool {
 	return func() bool {
 		if len(os.Args) != 3 || os.Args[1] != roleName {
@@ -125,7 +125,7 @@ func (h *host) serve(conn *stdio, logger hclog.Logger) error {
 	}
 	server.RegisterService(&service, h)
 	go func() { _ = server.Serve(conn) }()
-	<-conn.closed // closed by gRPC, when the connection ends or a ping gets no response; a read may still hang
+	<-conn.closed // gRPC closes conn when it ends or a ping gets no response; Serve may still hang in a read
 	return nil
 }
 

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	os.Exit(testsupport.EndRoles(m.Run()))
 }
 
-// script runs the script in a job.
+// script is a driver that runs the script in the task's configuration.
 type script struct{}
 
 type scriptConfig struct {
@@ -41,7 +41,7 @@ func (script) Command(_ context.Context, r core.Request[scriptConfig]) (*task.Co
 	return r.Run("/bin/sh", "-c", r.Config.Text), nil
 }
 
-// newShim returns a shim with this directory.
+// newShim returns a shim whose directory is dir.
 func newShim(t *testing.T, dir string) *host {
 	t.Helper()
 	logger := hclog.NewNullLogger()
@@ -54,8 +54,9 @@ func newShim(t *testing.T, dir string) *host {
 	return h
 }
 
-// interrupted starts a task on a connection that ends before it has recorded the start. It returns the next connection,
-// and a function that claims the run there and returns the task's configuration. The task sleeps with mark as its time.
+// interrupted starts a task that runs "sleep mark". The connection ends before the start is recorded. interrupted
+// returns the host of the next connection, and a function that claims the run there and returns the task's
+// configuration.
 func interrupted(t *testing.T, dir, mark string) (next *host, claims func(id string) *drivers.TaskConfig) {
 	t.Helper()
 	starts := filepath.Join(dir, "starts")
@@ -88,7 +89,7 @@ func interrupted(t *testing.T, dir, mark string) (next *host, claims func(id str
 	return next, claims
 }
 
-// shortDir returns a directory with a short path: the path of a socket in the directory has at most 107 bytes.
+// shortDir returns a directory with a short path, because the path of a socket there may have at most 107 bytes.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "or")
@@ -98,7 +99,7 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
-// ends ends the run of a task as its owner, and waits until no process of the directory's tasks runs.
+// ends ends the run of a task as its owner, and waits until the processes in dir have ended, even the supervisor.
 func ends(t *testing.T, h *host, dir, mark, id string) {
 	t.Helper()
 	_, err := h.change(t.Context(), &ChangeRequest{TaskID: id, AllocID: "alloc", State: Ending})
@@ -132,7 +133,7 @@ func TestStart_RecoversAnInterruptedStart(t *testing.T) {
 	ends(t, h, dir, mark, "alloc/main/2")
 }
 
-// The later starts fail before they reach the core.
+// No StartTask follows the later claims, so the host must end the task of the first.
 func TestEnd_EndsInterruptedStarts(t *testing.T) {
 	t.Parallel()
 	dir, mark := shortDir(t), testsupport.Mark()

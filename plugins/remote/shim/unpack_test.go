@@ -47,7 +47,7 @@ func ofTask(t *testing.T) string {
 	return filepath.Join(above, "task")
 }
 
-// withTars runs a test with each tar program that a host may have.
+// withTars runs a test with each tar program on this machine that a host may have.
 func withTars(t *testing.T, f func(t *testing.T, program string)) {
 	for _, program := range []string{"tar", "busybox"} {
 		t.Run(program, func(t *testing.T) {
@@ -64,7 +64,7 @@ func withTars(t *testing.T, f func(t *testing.T, program string)) {
 	}
 }
 
-func TestUnpack_DoesNoMoreThanTheTaskCould(t *testing.T) { withTars(t, unpackSafely) }
+func TestUnpack_HasOnlyTheRightsOfTheTask(t *testing.T) { withTars(t, unpackSafely) }
 
 func unpackSafely(t *testing.T, program string) {
 	dir := ofTask(t)
@@ -106,7 +106,7 @@ func umask() uint32 {
 	return uint32(mask)
 }
 
-func TestUnpack_FailsInOneSentence(t *testing.T) { withTars(t, unpackFails) }
+func TestUnpack_ErrorsAreOneSentence(t *testing.T) { withTars(t, unpackFails) }
 
 func unpackFails(t *testing.T, _ string) {
 	dir := ofTask(t)

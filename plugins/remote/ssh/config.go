@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Config describes a host and the login.
+// Config describes a host, and how to log in there.
 type Config struct {
 	Hop
 
@@ -36,7 +36,7 @@ type Hop struct {
 	HostKeys []string `codec:"host_keys" doc:"Public keys of the host, as ssh-keyscan prints them, without the name: \"ssh-ed25519 AAAA…\". Any other key is refused."`
 }
 
-// way returns the jump host, or nil without one.
+// way returns the configuration of the jump host, or nil without one.
 func (c Config) way() *Config {
 	if c.Jump == nil {
 		return nil
@@ -76,7 +76,7 @@ func (c Config) Check() error {
 	return nil
 }
 
-// These match texts that all versions of ssh, and shells, read as one word, never as an option, pattern or variable.
+// All versions of ssh and all shells read a matching text as one word, never as an option, a pattern or a variable.
 var (
 	hostName = regexp.MustCompile(`^[A-Za-z0-9_:][A-Za-z0-9._:-]*$`)
 	userName = regexp.MustCompile(`^[A-Za-z0-9._+@][A-Za-z0-9._+@-]*$`)
@@ -92,11 +92,11 @@ func (c Config) String() string {
 
 func (c Config) address() string { return net.JoinHostPort(c.Host, strconv.Itoa(c.Port)) }
 
-// ciphers has the ciphers that are fastest on most processors first. With ssh's own order, throughput is about half.
+// ciphers begins with the ciphers that are fastest on most processors. With ssh's own order, throughput is about half.
 const ciphers = "aes128-gcm@openssh.com,aes256-gcm@openssh.com,chacha20-poly1305@openssh.com,aes128-ctr,aes256-ctr"
 
-// command returns the command line of ssh before the host. The file hostKeys has the host keys, with the number of the
-// hop as the host name: 0, or 1 for the jump host.
+// command returns ssh's command line up to its last option. The file hostKeys has the number of the hop instead of a
+// host name: 0 for the host, and 1 for the jump host.
 func (c Config) command(program, hostKeys string, hop int) ([]string, error) {
 	login, err := c.login()
 	if err != nil {
@@ -117,7 +117,7 @@ func (c Config) command(program, hostKeys string, hop int) ([]string, error) {
 		"Ciphers="+ciphers,
 		fmt.Sprintf("ConnectTimeout=%d", connectTime/time.Second),
 		fmt.Sprintf("ServerAliveInterval=%d", silentTime/2/time.Second),
-		"ServerAliveCountMax=1", // when the next message is due and one is unanswered, ssh ends
+		"ServerAliveCountMax=1", // ssh ends if a message is still unanswered when the next one is due
 	) {
 		words = append(words, "-o", option)
 	}
@@ -133,7 +133,7 @@ func (c Config) command(program, hostKeys string, hop int) ([]string, error) {
 	return append(words, "-o", "ProxyCommand="+quote(jump)), nil
 }
 
-// login returns the options for the key or the agent.
+// login returns ssh's options for the key file or the agent.
 func (c Config) login() ([]string, error) {
 	if c.AgentSocket != "" {
 		agent, err := net.Dial("unix", c.AgentSocket)
@@ -148,8 +148,8 @@ func (c Config) login() ([]string, error) {
 	return []string{"IdentityFile=" + c.KeyFile, "IdentitiesOnly=yes", "IdentityAgent=none"}, nil
 }
 
-// hostKeys writes the configuration's host keys, in the format of known_hosts, to a file in memory. Its name is a path
-// that processes of the same user can open.
+// hostKeys writes the configuration's host keys to a file in memory, in the format of known_hosts. The name of the file
+// is a path that other processes of this user can open.
 func (c Config) hostKeys() (*os.File, error) {
 	fd, err := unix.MemfdCreate("known_hosts", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -170,7 +170,7 @@ func (c Config) hostKeys() (*os.File, error) {
 }
 
 // checkKey refuses a key that is not a regular file, does not belong to this user or root, or is accessible to others.
-// It only detects mistakes: ssh opens the file again by name, so only the operator may be able to change its directory.
+// It detects only mistakes: ssh opens the file again by name, so only the operator may be able to replace it.
 func checkKey(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {

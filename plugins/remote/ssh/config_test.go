@@ -9,7 +9,7 @@ import (
 	"github.com/shoenig/test"
 )
 
-func TestCheck_ReportsAMistakeInOneSentence(t *testing.T) {
+func TestCheck_ErrorsAreOneSentence(t *testing.T) {
 	const key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
 	keyFile := func(path string) func(*Config) { return func(c *Config) { c.KeyFile = path } }
 	agent := func(path string) func(*Config) {
@@ -24,7 +24,7 @@ func TestCheck_ReportsAMistakeInOneSentence(t *testing.T) {
 	)
 	for name, c := range map[string]struct {
 		edit func(*Config)
-		want string // a part
+		want string // part of the error; empty: no error
 	}{
 		"correct":         {func(*Config) {}, ""},
 		"correct agent":   {agent("/run/user/0/a,g:e_n@t+1-2.3"), ""},

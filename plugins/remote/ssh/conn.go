@@ -26,18 +26,18 @@ import (
 
 const (
 	connectTime = 15 * time.Second // for the TCP connection and the key exchange
-	startTime   = 30 * time.Second // until the script runs
-	silentTime  = 20 * time.Second // without a response of the host, until ssh closes the connection
+	startTime   = 30 * time.Second // how long Start waits until the script runs
+	silentTime  = 20 * time.Second // how long ssh waits for a response of the host before it closes the connection
 )
 
 // Conn is the standard input and output of a script on a host. It is a net.Conn.
 type Conn struct {
-	*os.File // a socket to ssh
+	*os.File // a socket; the other end is ssh's standard input and output
 	output   *bufio.Reader
 	ctx      context.Context // ends with the connection
 	cancel   context.CancelCauseFunc
 
-	ended  chan struct{} // closed when ssh has ended, and the fields below are set
+	ended  chan struct{} // closed when ssh has ended; the fields below are set then
 	stderr plain.Tail
 	status int   // ssh's exit status: the script's, killed or lost
 	end    error // returned by Read
@@ -51,7 +51,7 @@ const (
 // Start starts a script of sh(1) on the host, and returns when it runs. The connection ends when ctx ends. The
 // configuration must have passed Check.
 func (c Config) Start(ctx context.Context, script string, args ...string) (*Conn, error) {
-	mark := "outrider-" + rand.Text() // output before this mark is the login shell's
+	mark := "outrider-" + rand.Text() // the login shell may print something before this mark
 	words := append([]string{"/bin/sh", "-c", "echo " + mark + "; " + script, "sh"}, args...)
 	conn, err := c.launch(ctx, "exec "+quote(words))
 	if err != nil {
@@ -78,7 +78,7 @@ func (c Config) Start(ctx context.Context, script string, args ...string) (*Conn
 		"command wrote %q", c, lastLine(cmp.Or(string(conn.stderr), line, last)))
 }
 
-// launch starts ssh, without this process's environment.
+// launch starts ssh with an empty environment.
 func (c Config) launch(ctx context.Context, remote string) (conn *Conn, err error) {
 	path, err := exec.LookPath("ssh")
 	if err != nil {
@@ -109,7 +109,7 @@ func (c Config) launch(ctx context.Context, remote string) (conn *Conn, err erro
 	cmd := exec.CommandContext(conn.ctx, path, append(words[1:], "--", c.Host, remote)...)
 	cmd.Env, cmd.Dir = []string{}, "/"
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = far, far, &conn.stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no terminal; one process group with the ssh to the jump host
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no terminal; one group with the ssh to the jump host
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second
 	if err := cmd.Start(); err != nil {
@@ -128,7 +128,7 @@ func (c Config) launch(ctx context.Context, remote string) (conn *Conn, err erro
 	return conn, nil
 }
 
-// ending returns the error that Read returns after ssh has ended.
+// ending returns the error that Read returns when ssh has ended.
 func (c Config) ending(conn *Conn) error {
 	last := lastLine(string(conn.stderr))
 	switch {
@@ -155,7 +155,7 @@ func (c *Conn) Read(b []byte) (int, error) {
 }
 
 func (c *Conn) why(err error) error {
-	if !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) { // ECONNRESET: ssh has not read all input
+	if !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) { // ECONNRESET: ssh did not read all input
 		return err
 	}
 	return c.End()
@@ -167,7 +167,7 @@ func (c *Conn) End() error {
 	return c.end
 }
 
-// Context ends with the connection.
+// Context returns a context that ends with the connection.
 func (c *Conn) Context() context.Context { return c.ctx }
 
 // Close ends the connection to the host, and returns when ssh has ended.
@@ -185,7 +185,8 @@ func (*Conn) RemoteAddr() net.Addr { return &net.UnixAddr{Name: "ssh", Net: "uni
 
 var fingerprint = regexp.MustCompile(`SHA256:[A-Za-z0-9+/]+`)
 
-// explain returns an error for a failed connection from ssh's stderr. The ssh to the jump host writes there first.
+// explain makes an error from what ssh has written to stderr when it failed to connect. The ssh to the jump host writes
+// first: its messages are at the beginning of text.
 func (c Config) explain(text string) error {
 	way := c.way()
 	said, _, unanswered := strings.Cut(text, "kex_exchange_identification")

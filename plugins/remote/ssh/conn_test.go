@@ -31,7 +31,7 @@ func TestStart_WorksInEveryShell(t *testing.T) {
 	for _, name := range []string{"sh", "bash", "dash", "zsh"} {
 		shell, err := exec.LookPath(name)
 		if err != nil {
-			continue // few machines have all of them
+			continue // few machines have all these shells
 		}
 		t.Run(name, func(t *testing.T) {
 			server := sshdtest.Start(t, sshdtest.Unprivileged(), sshdtest.Shell(shell))
@@ -84,7 +84,7 @@ func TestStart_ReportsAHostThatRunsNoCommands(t *testing.T) {
 }
 
 // Run this test with -race, too.
-func TestStart_IsClosedDuringAWrite(t *testing.T) {
+func TestStart_CanBeClosedDuringAWrite(t *testing.T) {
 	mark := testsupport.Mark()
 	program, err := configOf(sshdtest.Start(t)).Start(t.Context(), "sleep "+mark+" & pid=$!; cat; kill $pid")
 	must.NoError(t, err)
@@ -160,7 +160,7 @@ func TestStart_EndsWithTheContext(t *testing.T) {
 	})
 }
 
-// childrenOf returns the processes of ssh that a process has started.
+// childrenOf returns the ids of a process's children that run ssh.
 func childrenOf(t *testing.T, pid int) (pids []string) {
 	t.Helper()
 	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
@@ -206,7 +206,7 @@ func TestKeepAlive_ClosesAConnectionThatIsCut(t *testing.T) {
 	}
 }
 
-func TestStart_ConnectionThatTheHostClosesIsLost(t *testing.T) {
+func TestStart_ReportsAConnectionClosedByTheHostAsLost(t *testing.T) {
 	server := sshdtest.Start(t)
 	program, err := configOf(server).Start(t.Context(), "cat")
 	must.NoError(t, err)
@@ -217,7 +217,7 @@ func TestStart_ConnectionThatTheHostClosesIsLost(t *testing.T) {
 	must.NotEq(t, io.EOF, err)
 }
 
-// The test runs itself as a child that starts ssh, like a plugin, and kills the child.
+// The test runs its own program as a child process, which starts ssh as a plugin does, and kills the child.
 func TestStart_SSHEndsWithThePlugin(t *testing.T) {
 	if port := os.Getenv("OUTRIDER_TEST_PORT"); port != "" {
 		number, err := strconv.Atoi(port)

@@ -25,7 +25,7 @@ func configOf(s *sshdtest.Server) Config {
 	return Config{Hop: hopOf(s), KeyFile: s.KeyFile}
 }
 
-// jumpOf returns s as the jump host to another server, and lets that server's key log in there.
+// jumpOf returns s as the jump host on the way to another server, and lets that server's key log in on s.
 func jumpOf(t *testing.T, s, to *sshdtest.Server) *Hop {
 	t.Helper()
 	public, err := exec.Command("ssh-keygen", "-y", "-f", to.KeyFile).Output()

@@ -19,7 +19,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport/sshd/sshdtest"
 )
 
-func TestLogin_ReportsAMistakeInOneSentence(t *testing.T) {
+func TestLogin_ErrorsAreOneSentence(t *testing.T) {
 	testsupport.NeedRoot(t) // to create a file of another user
 	server := sshdtest.Start(t)
 	forwardsNothing := sshdtest.Start(t, sshdtest.Config("AllowTcpForwarding no"))
@@ -57,7 +57,7 @@ func TestLogin_ReportsAMistakeInOneSentence(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit  func(*Config)
 		want  string // a regular expression
-		place string // a part of the error that names the place
+		place string // replaces %s in want, such as the path of the key
 	}{
 		"host key changed":       {hostKeys(other), changed, ""},
 		"host key changed, kind": {hostKeys(rsa), changed, ""},
@@ -125,7 +125,7 @@ func TestLogin_SendsNothingToAnUntrustedHost(t *testing.T) {
 }
 
 func TestLogin_AcceptsAnyOfSeveralHostKeys(t *testing.T) {
-	rsaFile, rsa := newKey(t, "-t", "rsa") // a second key of the host
+	rsaFile, rsa := newKey(t, "-t", "rsa") // a second host key of the server
 	server := sshdtest.Start(t, sshdtest.Config("HostKey "+rsaFile))
 	_, other := newKey(t)
 	for note, keys := range map[string][]string{
@@ -145,7 +145,7 @@ func TestLogin_UsesTheSSHAgent(t *testing.T) {
 	must.NoError(t, agent.Start())
 	defer agent.Wait()
 	defer agent.Process.Kill()
-	testsupport.Eventually(t, "the agent listens", func() bool { // shortly after it has created the socket
+	testsupport.Eventually(t, "the agent listens", func() bool { // it listens shortly after it has created the socket
 		c, err := net.Dial("unix", socket)
 		if err != nil {
 			return false
@@ -163,7 +163,7 @@ func TestLogin_UsesTheSSHAgent(t *testing.T) {
 	add(server.KeyFile)
 	works(t, c, "")
 
-	// ssh uses no key of an agent that the configuration does not name
+	// ssh must not use an agent that only the environment names
 	t.Setenv("SSH_AUTH_SOCK", socket)
 	byFile := configOf(server)
 	byFile.KeyFile, _ = newKey(t)
