@@ -56,7 +56,7 @@ func TestDocs_TroubleshootingQuotesRealMessages(t *testing.T) {
 	}
 }
 
-func TestPlugin_NamesAgree(t *testing.T) {
+func TestPlugin_ModuleAndBinaryNamesAgree(t *testing.T) {
 	const name = "nomad-device-usb"
 	module, err := os.ReadFile("go.mod")
 	must.NoError(t, err)

@@ -42,8 +42,8 @@ var Check = plugin.Command{
 	},
 }
 
-// check prints which devices of this machine a configuration selects. It returns an error if
-// an agent would not start with the configuration.
+// check prints which devices of this machine a configuration selects. It returns an error if an agent would refuse the
+// configuration.
 func check(w io.Writer, path string) error {
 	c, err := loadConfig(path)
 	if err == nil {
@@ -62,8 +62,8 @@ func check(w io.Writer, path string) error {
 // pluginName is the name of the plugin in an agent's configuration, and of its binary.
 const pluginName = "nomad-device-usb"
 
-// loadConfig reads and decodes the configuration that agentconfig.Block finds. Its errors name the path.
-// Errors about mistakes in the configuration wrap schema.Problems.
+// loadConfig reads and decodes the configuration that agentconfig.Block finds in path. All its errors name path. If the
+// configuration has mistakes, the error wraps schema.Problems.
 func loadConfig(path string) (config.Config, error) {
 	body, err := agentconfig.Block(path, pluginName, os.Args[0])
 	if err != nil {
@@ -159,7 +159,7 @@ func showAssigned(w io.Writer, a match.Assigned) {
 	fmt.Fprintln(w, cut("    "+about))
 }
 
-// notesOf returns notes about parts of a valid configuration that may be unintended.
+// notesOf returns notes about parts of a valid configuration that may be mistakes.
 func notesOf(p *config.Plan) (all []string) {
 	if len(p.Blocks) == 0 {
 		all = append(all, "nothing is published: add device blocks (see \"nomad-device-usb list\"), or match_all = true")
@@ -182,7 +182,7 @@ func notesOf(p *config.Plan) (all []string) {
 	return all
 }
 
-// nearly names a device that fails only one option of a block, and the option. Without such a device it returns "".
+// nearly returns a note about a device that fits all options of a block except one, or "" without such a device.
 func nearly(m match.Match, devices []match.Assigned) string {
 	for _, a := range devices {
 		option, values := m.Misfit(a.Device)

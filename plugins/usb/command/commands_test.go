@@ -24,13 +24,13 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/inventory"
 )
 
-// machine is a simulated machine.
+// machine is a test with a simulated machine. root is the simulation's directory, and nodes the shadow_dir.
 type machine struct {
 	*testing.T
 	root, nodes string
 }
 
-// newMachine returns a machine without sticks.
+// newMachine returns a machine without USB devices.
 func newMachine(t *testing.T) *machine {
 	dir := t.TempDir()
 	return &machine{T: t, root: filepath.Join(dir, "sim"), nodes: filepath.Join(dir, "nodes")}
@@ -110,7 +110,7 @@ func TestList_ShowsDevicesAndBlocks(t *testing.T) {
 	toCopy(m.list())
 }
 
-func TestList_BlockFitsThisDeviceOnly(t *testing.T) {
+func TestList_BlockMatchesOnlyItsDevice(t *testing.T) {
 	m := newMachine(t)
 	m.plug("1a86:7523", "", "1-1")
 	m.plug("1a86:7523", "", "1-2")
@@ -139,7 +139,7 @@ func TestList_BlockFitsThisDeviceOnly(t *testing.T) {
 	}
 }
 
-// A serial number may have any characters, including those that begin an expression of HCL.
+// A serial number may have any characters, even those that begin an expression in HCL.
 func TestList_BlockEscapesSerial(t *testing.T) {
 	for _, serial := range []string{"A${B", "${env.X}", "%{if}", `a"b`, `a\b`, "a*b?", "1624", "0x10", "ü ß", "$$",
 		"a#b//c", "<<EOF"} {
@@ -237,7 +237,7 @@ note: device "f": 1a86:7523@pci-0000:00:14.0-usbv2-0:2 would match, but its port
 	test.Eq(t, want, got, test.Sprintf("got\n%s\nwant", got))
 }
 
-func TestCheck_ReadsAgentFileOrConfigAlone(t *testing.T) {
+func TestCheck_ReadsAnAgentsFileOrABareConfig(t *testing.T) {
 	m := newMachine(t)
 	m.plug("10c4:ea60", "0001", "1-1")
 	for name, config := range map[string]string{
@@ -353,7 +353,7 @@ func TestDocs_ConfigurationsAreValid(t *testing.T) {
 	for _, block := range regexp.MustCompile("(?s)```hcl\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
 		if !strings.HasPrefix(block[1], "plugin ") && !strings.HasPrefix(block[1], "device ") || strings.Contains(block[1],
 			"constraint") {
-			continue // not a configuration, but a job
+			continue // an example of a job, not a configuration
 		}
 		n++
 		if _, err := m.check(block[1]); err != nil {

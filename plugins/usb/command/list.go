@@ -116,7 +116,7 @@ func list(w io.Writer, root string) error {
 	return nil
 }
 
-// describe describes a node by its path, kind, driver and interface.
+// describe returns a node's path, kind, driver and interface as one line.
 func describe(d sysfs.Device, n sysfs.Node) string {
 	text := fmt.Sprintf("%-20s %s", "/"+n.Path, n.Kind)
 	at := slices.IndexFunc(d.Interfaces, func(i sysfs.Interface) bool { return i.Number == n.Interface })
@@ -129,7 +129,8 @@ func describe(d sysfs.Device, n sysfs.Node) string {
 	return fmt.Sprintf("%s, interface %d", text, n.Interface)
 }
 
-// suggest returns a block for only this device, with its kinds of nodes. A device that lacks one of these is unhealthy.
+// suggest returns a block that matches only this device and lists its kinds of nodes. If the device later lacks one of
+// them, it is unhealthy.
 func suggest(d sysfs.Device, id, label string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "    device %q {\n", label)
@@ -161,7 +162,7 @@ func suggest(d sysfs.Device, id, label string) string {
 
 var notInLabel = regexp.MustCompile(`[^a-z0-9]+`)
 
-// suggestLabel returns a name for the block.
+// suggestLabel returns a type name for a device's block, from the product's name.
 func suggestLabel(d sysfs.Device, product string) string {
 	words := strings.Split(strings.Trim(notInLabel.ReplaceAllString(strings.ToLower(product), "-"), "-"), "-")
 	label := strings.Join(words[:min(2, len(words))], "-")

@@ -14,13 +14,14 @@ import (
 // Node is a node that a task gets.
 type Node struct {
 	sysfs.Node
-	Title string // "tty"; for the kind "other", the kernel's name, such as "frontend"
-	Name  string // tty, tty-if01, tty-if01-2
+	Title string // the kind, such as "tty"; for the kind "other", the kernel's name, such as "frontend"
+	Name  string // unique among the block's nodes, such as tty, tty-if01 or tty-if01-2
 }
 
-// Choose returns those nodes of a device that the block exposes, with their names. The only node of a kind has
-// the kind's name. If several interfaces have nodes of a kind, the name contains the interface. Further nodes
-// of the same name are numbered. A name depends neither on the kernel's node numbers nor on other kinds.
+// Choose returns the nodes of a device that the block exposes, with their names. If a device has one node of a kind,
+// the node's name is the kind. If several interfaces have nodes of a kind, their names contain the number of the
+// interface. Further nodes with the same name are numbered. A name depends neither on the kernel's node numbers nor on
+// nodes of other kinds.
 func (b *Parsed) Choose(d sysfs.Device) []Node {
 	var all []Node
 	interfaces := map[string][]int{}
@@ -49,8 +50,8 @@ func (b *Parsed) Choose(d sysfs.Device) []Node {
 	return all
 }
 
-// Missing describes the first kind of node that the block requires and the device lacks, or explains why the block
-// gives tasks nothing of the device. Otherwise it returns "".
+// Missing explains why a device is unhealthy: it lacks a kind of node that the block requires, or the block gives tasks
+// nothing of it. For a healthy device, Missing returns "".
 func (b *Parsed) Missing(d sysfs.Device) string {
 	for _, kind := range b.needs() {
 		if !slices.ContainsFunc(d.Nodes, func(n sysfs.Node) bool { return n.Kind == kind }) {
@@ -63,7 +64,7 @@ func (b *Parsed) Missing(d sysfs.Device) string {
 	return ""
 }
 
-// drivers explains why a node is missing, from the drivers of the interfaces.
+// drivers explains why a device lacks a node, by the drivers of its interfaces.
 func drivers(d sysfs.Device) string {
 	var without, with []string
 	for _, i := range d.Interfaces {

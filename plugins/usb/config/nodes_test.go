@@ -38,10 +38,10 @@ var webcam = sysfs.Device{
 
 func TestNodes_NamesIgnoreKernelNumbers(t *testing.T) {
 	for name, c := range map[string]struct{ nodes, want []string }{
-		"all by default, except a disk's": {nil, []string{"hidraw-if04", "hidraw-if05", "input-if04", "input-if04-2",
+		"all by default, except a disk's nodes": {nil, []string{"hidraw-if04", "hidraw-if05", "input-if04", "input-if04-2",
 			"input-if05", "video", "video-2", "media", "sound"}},
 		"some":              {[]string{"video", "storage?"}, []string{"video", "video-2", "storage", "storage-2"}},
-		"a disk's commands": {[]string{"sg", "bsg?"}, []string{"sg", "bsg"}},
+		"a disk's sg nodes": {[]string{"sg", "bsg?"}, []string{"sg", "bsg"}},
 		"a missing kind":    {[]string{"tty?"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -55,7 +55,7 @@ func TestNodes_NamesIgnoreKernelNumbers(t *testing.T) {
 	}
 }
 
-// A task with the usb node of a disk can send it any SCSI command.
+// With the usb node of a disk, a task can send any SCSI command to the disk. So the block must list this node.
 func TestNodes_UsbNodeOfADiskMustBeListed(t *testing.T) {
 	usb, sda := sysfs.Node{Kind: sysfs.USB, Interface: -1}, sysfs.Node{Kind: sysfs.Storage}
 	disk := sysfs.Class{Class: 8, Subclass: 6, Protocol: 0x50}
@@ -117,7 +117,7 @@ func TestNodes_NamesCanBeConfigured(t *testing.T) {
 	}
 }
 
-func TestNodes_BlockOfADiskMustListThem(t *testing.T) {
+func TestNodes_MustBeListedInTheBlockOfADisk(t *testing.T) {
 	disk := sysfs.Device{Nodes: []sysfs.Node{{Kind: sysfs.USB}, {Kind: sysfs.Storage}}}
 	usb := true
 	for want, blocks := range map[string][]Block{

@@ -25,16 +25,16 @@ type Plan struct {
 	Config
 	Rules  *match.Rules
 	udev   bool               // whether a rule needs udev's properties
-	Blocks map[string]*Parsed // by type, including match.AnyType if match_all is set
+	Blocks map[string]*Parsed // key: type; includes match.AnyType if match_all is set
 }
 
 // Parsed is a parsed device block.
 type Parsed struct {
 	Block
 	Kind     string // the type that jobs request
-	Dir      string // empty: nodes have the same paths as on the host
+	Dir      string // directory of the nodes in the task; empty: the nodes keep their paths on the host
 	FileMode fs.FileMode
-	UID, GID int // -1: as on the kernel's node
+	UID, GID int // owner of the nodes; -1: as on the kernel's node
 }
 
 var blockDefaults = schema.Of[Block]().Default()
@@ -52,7 +52,7 @@ func NewPlan(c Config) (*Plan, error) {
 		}
 		parsed.Dir = b.taskPath(label)
 		if b.KnownAs != "" {
-			knownAs[label], _ = b.knownAs() // validated
+			knownAs[label], _ = b.knownAs() // no error: Validate has checked it
 		}
 		p.Blocks[label] = parsed
 	}
@@ -118,7 +118,7 @@ func (p *Plan) Assign() ([]match.Assigned, error) {
 	return p.Rules.Assign(devices, new(match.IDs)), nil
 }
 
-// Plugged lists the devices of a tree: none for a simulation that has not started yet.
+// Plugged lists the devices in a tree. A simulation that has not started yet has none.
 func (p *Plan) Plugged(tree fs.FS) ([]sysfs.Device, error) {
 	devices, err := sysfs.Scan(tree)
 	if p.Root != "/" && errors.Is(err, fs.ErrNotExist) {
@@ -132,7 +132,7 @@ func (p *Plan) Plugged(tree fs.FS) ([]sysfs.Device, error) {
 	return devices, err
 }
 
-// wants reports whether the task gets nodes of this kind.
+// wants reports whether the block exposes the device's nodes of this kind.
 func (b *Parsed) wants(d sysfs.Device, k sysfs.Kind) bool {
 	if len(b.Nodes) == 0 {
 		return d.ByDefault(k) || k == sysfs.USB && b.Libusb != nil && *b.Libusb
@@ -170,7 +170,7 @@ func Upper(s string) string {
 	return sysfs.Plain(strings.ToUpper(s), "")
 }
 
-// lookupID returns the id of a user or group, by number or by name, or -1 if name is empty.
+// lookupID returns the id of a user or group, by number or by name, or -1 if name is empty. what is "user" or "group".
 func lookupID(what, name string) (int, error) {
 	if name == "" {
 		return -1, nil

@@ -14,16 +14,16 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/simulation"
 )
 
-// OpenTree opens the plugin's root directory. Tasks get the nodes of a simulation, so only root and this
-// process's user may be able to change the directory, and links that lead out of it are not followed. The
-// simulation need not exist yet: the tree is then empty. The caller must call done.
+// OpenTree opens the plugin's root directory: / or a simulation, or an empty tree if the simulation does not exist yet.
+// Tasks get the nodes of a simulation, so only root and this process's user may be able to change its directory, and
+// the tree follows no links that lead out of it. The caller must call done.
 func OpenTree(root string) (tree fs.FS, done func(), err error) {
 	if root == "/" {
 		return os.DirFS(root), func() {}, nil
 	}
 	dir, err := owndir.Open(root)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nothing{}, func() {}, nil // stays empty even if another user makes the directory now
+		return nothing{}, func() {}, nil // stays empty for this scan, even if another user makes the directory now
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("root: %w", err)

@@ -23,7 +23,7 @@ var defaults = schema.Of[Config]().Default()
 
 var typeName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
-// Validate ignores the hardware: an agent must start even if its devices are missing.
+// Validate does not look at the hardware: an agent must start even if devices are missing.
 func (c Config) Validate() error {
 	var wrong schema.Problems
 	wrong.Add(c.validateShadowDir())
@@ -101,7 +101,7 @@ func inside(path, dir string) bool {
 	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
 }
 
-// Taken lists paths that exist in each task.
+// Taken lists paths that exist in each task, so none of them can be the directory of a device's nodes.
 var Taken = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/console",
 	"/dev/ptmx", "/dev/pts",
 	"/dev/shm", "/dev/mqueue", "/dev/fd", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/core", "/dev/bus"}
@@ -162,7 +162,7 @@ func (b Block) checkNames(listed map[string]bool) error {
 		parts := nodeName.FindStringSubmatch(node)
 		switch {
 		case parts != nil && listed[string(sysfs.Other)] && !slices.Contains(sysfs.Kinds, sysfs.Kind(parts[1])):
-			// valid: the kernel's name of a node without a kind
+			// valid: the kernel's name, for a node of the kind "other"
 		case parts == nil || !slices.Contains(sysfs.Kinds, sysfs.Kind(parts[1])):
 			wrong.Addf("names has %q, which is not a node: use a kind, such as \"tty\", or a kind and an interface, "+
 				"such as \"tty-if01\"; or list \"other\" in nodes and use the kernel's name", node)
@@ -174,8 +174,8 @@ func (b Block) checkNames(listed map[string]bool) error {
 	return wrong.OrNil()
 }
 
-// checkPlaces refuses paths in the task that conflict: equal ones, and one inside another. Only a mount may be
-// inside another mount.
+// checkPlaces refuses conflicts between paths in the task: two equal paths, or a path inside another one. Only a mount
+// may be inside another mount.
 func (b Block) checkPlaces() error {
 	type place struct{ what, path string }
 	var mounts, nodes []place

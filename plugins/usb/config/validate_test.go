@@ -23,7 +23,7 @@ func decode(t *testing.T, text string) (Config, error) {
 	return schema.Of[Config]().DecodeAgent(body)
 }
 
-func TestConfig_ReportsAMistakeInOneSentence(t *testing.T) {
+func TestConfig_ErrorsAreOneSentence(t *testing.T) {
 	const unknownKind = `, which is not a kind of nodes: use one of ["usb" "tty" "hidraw" "input" "video" "media" ` +
 		`"sound" "printer" "storage" "sg" "bsg" "other"]`
 	const kernelsName = `or list "other" in nodes and use the kernel's name`
@@ -139,7 +139,7 @@ func zigbee(line string) string {
 	return "device \"x\" {\nid = \"1a86:7523\"\n" + line + "\n}"
 }
 
-func TestConfig_AcceptsValid(t *testing.T) {
+func TestConfig_AcceptsValidConfigurations(t *testing.T) {
 	for name, text := range map[string]string{
 		"nothing":                              ``,
 		"everything else":                      `match_all = true`,

@@ -17,8 +17,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport/usbsim"
 )
 
-// These tests cover bugs of Nomad's example USB plugin (cgbaker's demo). Tests of internal/core/device and of
-// the packages that list devices cover more bugs of that plugin.
+// These tests cover bugs of Nomad's example USB plugin (cgbaker's demo). More of its bugs are covered by tests of
+// internal/core/device, and of the packages that list devices.
 
 func TestReserve_TaskTalksToDevice(t *testing.T) {
 	m := newMachine(t, zigbeeBlock)
@@ -66,7 +66,7 @@ func TestReserve_HasEveryNode(t *testing.T) {
 	}
 }
 
-func TestGroups_AreNamedByNumbers(t *testing.T) {
+func TestGroups_AreNamedByVendorAndProductNumbers(t *testing.T) {
 	m := newMachine(t, `match_all = true`)
 	table := filepath.Join(m.root, "usr/share/hwdata")
 	m.must(os.MkdirAll(table, 0o755))
@@ -114,11 +114,11 @@ func TestPlan_WarnsOfEmptyConfiguration(t *testing.T) {
 		test.Sprintf("without a configuration it logs %q", m.log))
 	m.start(`
 		device "a" { id = ["10C4:EA60", "0x1a86:0x7523"] }
-		device "b" { id = "0403:*" }`) // a list, upper case, 0x
+		device "b" { id = "0403:*" }`) // ids as a list, in upper case, with 0x, and with *
 	m.plug("1a86:7523", "1", "1-2")
 	m.plug("0403:6001", "1", "1-3")
 	m.wantPublished("0403/b/6001 0403:6001:1", "10c4/a/ea60 10c4:ea60:0001", "1a86/a/7523 1a86:7523:1")
-	if _, err := decode(t, `device "a" { id = "4292" }`); err == nil { // 0x10c4
+	if _, err := decode(t, `device "a" { id = "4292" }`); err == nil { // 4292 is 0x10c4 in decimal
 		t.Error("a decimal number is taken for an id")
 	}
 }

@@ -16,10 +16,10 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/device"
 )
 
-// groups groups devices by block and product. The groups' names are in hex, because names from usb.ids differ
-// between hosts, and some contain a slash, which separates the parts of a name in a job. Each share of a
-// device is in its own group: Nomad takes all devices of a task's device block from one group, in any order,
-// and could otherwise assign the same device twice.
+// groups puts devices with the same block and product into one group. A group's name has the product in hex, because
+// names in usb.ids differ between hosts, and some contain a slash, which separates the parts of a name in a job. Each
+// share of a device is in its own group. Otherwise one task could get two shares of the same device: for a device
+// block, Nomad takes any devices of one group.
 func (v *inventory) groups(published []*usbDevice) []device.Group {
 	members := map[[2]string][]*usbDevice{}
 	for _, s := range published {
@@ -43,7 +43,7 @@ func (v *inventory) groups(published []*usbDevice) []device.Group {
 	return groups
 }
 
-// product returns the name of the group for a share.
+// product returns the name of the group that has this share of the device.
 func (s *usbDevice) product(share int) string {
 	if share == 0 {
 		return fmt.Sprintf("%04x", s.as.Product)
@@ -51,8 +51,8 @@ func (s *usbDevice) product(share int) string {
 	return fmt.Sprintf("%04x#%d", s.as.Product, share+1)
 }
 
-// attributes returns the attributes that all devices of a group have in common, and lists of serial numbers
-// and ports. Texts are string attributes: Nomad's parser would convert a serial of digits to a number, and "nan"
+// attributes returns the attributes that all devices of a group have in common, and lists of their serial numbers and
+// ports. It does not use Nomad's parser for texts, which would convert a serial number of digits to a number, and "nan"
 // to a value on which a server panics.
 func (v *inventory) attributes(all []*usbDevice) map[string]*structs.Attribute {
 	first := all[0]

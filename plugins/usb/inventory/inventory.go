@@ -28,30 +28,30 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/usbids"
 )
 
-// settle is the time that drivers get to make the nodes of a device. Most need less than half of it.
+// settle is how long a scan waits after an event, so drivers can make the nodes. Most need less than half of this time.
 const settle = 300 * time.Millisecond
 
-// inventory lists the devices of a machine. Only the goroutine that calls List uses the fields from ids to plugs,
-// except shadows. Reserve and Stats read the state that the last scan has stored.
+// inventory lists the devices of a machine. Only the goroutine that calls List may use the fields from ids to plugs,
+// except shadows. Reserve and Stats use the result of the last scan, in last.
 type inventory struct {
 	*config.Plan
 	logger hclog.Logger
-	open   func() (tree fs.FS, done func(), err error) // opens the root directory
+	open   func() (tree fs.FS, done func(), err error) // opens the root directory, see config.OpenTree
 
 	ids      match.IDs
 	names    usbids.Names
-	libusb   func() (map[libusb.Device][]sysfs.Class, error) // nil after a failure
+	libusb   func() (map[libusb.Device][]sysfs.Class, error) // nil after libusb has failed
 	shadows  *shadow.Dir
 	tree     fs.FS                 // of the current scan
-	warned   map[string]bool       // logged warnings
+	warned   map[string]bool       // key: text of a warning that was logged
 	cleared  bool                  // the nodes of previous runs have been removed
-	dropped  map[string]bool       // ids that the last scan omitted due to shadow.ErrWithdrawn
+	dropped  map[string]bool       // key: id; true: unplugged during the last scan, which omitted it
 	refused  bool                  // the warning about missing rights was logged
-	retained map[string]*usbDevice // the last device of each shadow directory
-	plugs    map[string]plugs      // by id
+	retained map[string]*usbDevice // key: name of a shadow directory; the last device whose nodes are there
+	plugs    map[string]plugs      // key: id
 
 	last     atomic.Pointer[state]
-	reserved sync.Map // ids that were reserved since the plugin started
+	reserved sync.Map // keys: ids that were reserved since the plugin started
 
 	idle      time.Duration // time between measurements of apparently unused devices
 	measuring sync.Mutex    // guards measured
@@ -67,10 +67,10 @@ var (
 
 // state is the result of a scan. It is immutable.
 type state struct {
-	byID map[string]*usbDevice // by published id; a device with a count has several
+	byID map[string]*usbDevice // key: published id; with a count, a device has several
 
-	// byOldID has devices by their previous ids, from before a twin with the same serial number was plugged
-	// in. Tasks may still have them under these ids.
+	// byOldID has devices by an id that they no longer have, because a twin with the same serial number was plugged in.
+	// Tasks may still have reserved the device under that id.
 	byOldID map[string]*usbDevice
 
 	retained map[string]*usbDevice // a copy of inventory.retained
@@ -79,18 +79,18 @@ type state struct {
 // usbDevice is a published device.
 type usbDevice struct {
 	sysfs.Device
-	id      string   // without the number of a share
+	id      string   // the id without the number of a share
 	as      sysfs.ID // vendor and product as published
 	block   *config.Parsed
 	nodes   []config.Node
 	problem string
 	dir     string // name of the directory of its shadow nodes, empty without shadow nodes
 	replugs int
-	newID   string // the current id, if id is a previous one
+	newID   string // if this is a copy with a previous id: the current id
 }
 
-// plug identifies one connection of one device. The address alone is not enough: after a reset of the
-// controller, the kernel immediately reuses addresses.
+// plug identifies one connection of a device to a port. It has more fields than the address, because after a reset of
+// the controller the kernel immediately reuses addresses.
 type plug struct {
 	bus, address int
 	path         string
@@ -121,13 +121,11 @@ func New(c config.Config, logger hclog.Logger) (device.Instance, error) {
 	return v, nil
 }
 
-// Options implements device.Tuned.
 func (v *inventory) Options() device.Options {
 	return device.Options{Period: v.Rescan.Duration(), Settle: settle, Grace: v.Grace.Duration(),
 		MountsInEnvironment: !v.MountsForAll}
 }
 
-// Events implements device.EventSource.
 func (v *inventory) Events(ctx context.Context, kick func()) error {
 	return uevent.Listen(ctx, uevent.Handler{Removed: v.removed, Added: v.added, Missed: v.missed, Kick: kick})
 }
@@ -193,7 +191,7 @@ func (v *inventory) List(ctx context.Context) ([]device.Group, error) {
 	return groups, nil
 }
 
-// renamed returns the devices whose id has changed because a twin was plugged in, with their previous ids.
+// renamed returns a copy of each device whose id has changed because a twin was plugged in. The copy has the old id.
 func (v *inventory) renamed(published []*usbDevice) (all []*usbDevice) {
 	for _, s := range published {
 		for id, p := range v.plugs {
@@ -215,7 +213,7 @@ func (v *inventory) newDevice(a match.Assigned) *usbDevice {
 	}
 }
 
-// ids returns the published ids: with a count, one for each task that can have the device.
+// ids returns the published ids of a device. With a count, these are one for each task that can have it.
 func (s *usbDevice) ids() []string {
 	if s.block.Count == 1 {
 		return []string{s.id}
@@ -227,9 +225,9 @@ func (s *usbDevice) ids() []string {
 	return all
 }
 
-// join replaces the classes from sysfs, of all settings and configurations, by those from libusb, if libusb works.
-// In a simulation libusb would read the machine's own devices, unless umockdev's preload library presents the
-// same tree to it.
+// join sets the classes in all settings and configurations of devices to those from libusb. It keeps those from sysfs
+// if libusb fails. In a simulation, libusb would list the real devices of the machine, so join uses it only if
+// umockdev's preload library presents the same tree to libusb.
 func (v *inventory) join(devices []sysfs.Device) {
 	if v.libusb == nil || v.Root != "/" && os.Getenv("UMOCKDEV_DIR") != v.Root {
 		return
@@ -251,7 +249,7 @@ func (v *inventory) countPlugs(published []*usbDevice) {
 	for _, s := range published {
 		p, known := v.plugs[s.id]
 		now := plugOf(s.Device)
-		changed := s.ID != p.last.id && s.ID != s.as // with known_as, a change of the id is not a re-plug
+		changed := s.ID != p.last.id && s.ID != s.as // with known_as, the id may change without a re-plug
 		if known && !changed && p.last != now {
 			p.again++
 			if v.isReserved(s) {

@@ -17,11 +17,11 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-func TestInventory_PublishesByName(t *testing.T) {
+func TestInventory_PublishesDevicesUnderTheirBlocksName(t *testing.T) {
 	m := newMachine(t, zigbeeBlock)
 	m.wantPublished()
 	m.plug("10c4:ea60", "0001", "1-1")
-	m.plug("1a86:7523", "", "1-2") // without a block
+	m.plug("1a86:7523", "", "1-2") // no block matches it
 	m.wantPublished("10c4/zigbee/ea60 10c4:ea60:0001")
 	m.wantNodes("10c4-ea60-0001/tty", "10c4-ea60-0001/usb")
 
@@ -47,7 +47,7 @@ func TestInventory_PublishesByName(t *testing.T) {
 	test.MapEqOp(t, want, got, test.Sprintf("attributes are\n%v\nwant", got))
 }
 
-func TestInventory_DistinguishesTwinsByPort(t *testing.T) {
+func TestInventory_DistinguishesIdenticalDevicesByPort(t *testing.T) {
 	m := newMachine(t, `
 		device "left" {
 			id   = "1a86:7523"
@@ -98,7 +98,7 @@ func TestInventory_MatchAllPublishesRest(t *testing.T) {
 	test.False(t, set, test.Sprint("a device with a block is in USB_VISIBLE_DEVICES"))
 }
 
-func TestInventory_SharesDeviceByCount(t *testing.T) {
+func TestInventory_CountLetsTasksShareADevice(t *testing.T) {
 	m := newMachine(t, `device "gps" {
 		id    = "1546:01a8"
 		count = 3
@@ -180,7 +180,7 @@ func TestInventory_DisabledPublishesNothing(t *testing.T) {
 	test.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// For a job with count = 2, Nomad takes any two devices of one group.
+// For count = 2, Nomad takes any two devices of a group, so a group must not have two shares of a device.
 func TestInventory_NoGroupHasDeviceTwice(t *testing.T) {
 	m := newMachine(t, `device "gps" {
 		id    = "1546:01a8"
@@ -208,14 +208,14 @@ func TestInventory_MatchesUdevProperties(t *testing.T) {
 	for i := range 4 {
 		m.plug("10c4:ea60", fmt.Sprint(i), fmt.Sprintf("1-%d", i+1))
 	}
-	m.wantPublished() // without udev
+	m.wantPublished() // udev has no data about the devices yet
 	m.must(os.MkdirAll(m.root+"/run/udev/data", 0o755))
 	for name, text := range map[string]string{
 		"c189:3": "I:123\nE:ID_MODEL=CP2102_USB\nE:ID_SERIAL=x\nG:systemd\n",
 		"c188:0": "S:serial/by-id/x\nE:ID_FOR_TASKS=1\n",
 		"c189:4": "E:ID_MODEL=CP2102_USB\nE:ID_FOR_TASKS=0\n", "c188:1": "E:ID_MODEL=tty\n",
 		"c189:5": "E:ID_MODEL=CP2102_USB\nE:ID_FOR_TASKS=1\nE:ID_SEAT=seat0\n",
-		"b188:3": "E:ID_MODEL=CP2102_USB\nE:ID_FOR_TASKS=1\n", // a disk with the number of the fourth stick's tty
+		"b188:3": "E:ID_MODEL=CP2102_USB\nE:ID_FOR_TASKS=1\n", // a disk with the device number of the fourth stick's tty
 	} {
 		m.must(os.WriteFile(m.root+"/run/udev/data/"+name, []byte(text), 0o644))
 	}

@@ -25,7 +25,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/config"
 )
 
-// machine is a simulated machine with its inventory.
+// machine is a test with a simulated machine, whose / is root, and the plugin's inventory of this machine.
 type machine struct {
 	*testing.T
 	*inventory
@@ -33,7 +33,7 @@ type machine struct {
 	log         *output
 }
 
-// newMachine returns a machine without sticks, with a configuration to which it adds shadow_dir and root.
+// newMachine returns a machine without sticks. text is the plugin's configuration, without root and shadow_dir.
 func newMachine(t *testing.T, text string) *machine {
 	t.Helper()
 	m := &machine{T: t, root: filepath.Join(t.TempDir(), "sim"), log: &output{}}
@@ -42,7 +42,7 @@ func newMachine(t *testing.T, text string) *machine {
 	return m
 }
 
-// start makes a new inventory, as a restarted plugin does.
+// start replaces the inventory by a new one, as a restart of the plugin does. text is as for newMachine.
 func (m *machine) start(text string) {
 	m.Helper()
 	c, err := decode(m.T, fmt.Sprintf("root = %q\nshadow_dir = %q\n%s", m.root, m.nodes, text))
@@ -86,7 +86,7 @@ func (m *machine) scan() []device.Group {
 	return groups
 }
 
-// published returns the groups with their devices: "10c4/zigbee/ea60 10c4:ea60:0001".
+// published scans, and returns a line for each group and its devices, such as "10c4/zigbee/ea60 10c4:ea60:0001".
 func (m *machine) published() (all []string) {
 	m.Helper()
 	for _, g := range m.scan() {
@@ -116,7 +116,7 @@ func (m *machine) reserve(ids ...string) *nomad.ContainerReservation {
 	return r
 }
 
-// wantNodes compares the directory of shadow nodes to paths such as "10c4-ea60-0001/tty".
+// wantNodes fails the test unless these are all shadow nodes, by paths such as "10c4-ea60-0001/tty".
 func (m *machine) wantNodes(want ...string) {
 	m.Helper()
 	got, err := filepath.Glob(m.nodes + "/*/*")
@@ -129,7 +129,7 @@ func (m *machine) wantNodes(want ...string) {
 	}
 }
 
-// output is a buffer for several goroutines.
+// output is a bytes.Buffer that several goroutines may use.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer

@@ -12,12 +12,12 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/config"
 )
 
-// usb is the plugin without its commands.
+// usb is the plugin without its subcommands, such as list.
 var usb = device.Plugin[config.Config]{Name: "usb", New: New}
 
 const pluginName = "nomad-device-usb"
 
-// roleVar makes the test binary act as the plugin, which conformance.Manager runs as a process.
+// roleVar makes the test binary act as the plugin: conformance.Manager starts it with roleVar set to "plugin".
 const roleVar = "OUTRIDER_USB_TEST_ROLE"
 
 func TestMain(m *testing.M) {

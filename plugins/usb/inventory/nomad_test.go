@@ -63,7 +63,7 @@ func (m *machine) agent(config string) *conformance.Manager {
 	})
 }
 
-func TestNomad_GetsPlugsAndUnplugs(t *testing.T) {
+func TestNomad_IsNotifiedWhenADeviceIsPluggedOrUnplugged(t *testing.T) {
 	m := newMachine(t, ``)
 	a := m.agent("grace = \"5m\"\n" + zigbeeBlock)
 	a.Want("", soon)
@@ -80,18 +80,18 @@ func TestNomad_GetsPlugsAndUnplugs(t *testing.T) {
 	test.Eq(t, updates, now, test.Sprintf("the node was updated %d times without a change", now-updates))
 }
 
-func TestNomad_GetsEndOfGrace(t *testing.T) {
+func TestNomad_DropsADeviceAfterItsGracePeriod(t *testing.T) {
 	m := newMachine(t, ``)
 	stick := m.plug("10c4:ea60", "0001", "1-1")
 	a := m.agent("grace = \"1s\"\n" + zigbeeBlock)
 	a.Want("10c4/zigbee/ea60: 10c4:ea60:0001", soon)
 	m.must(stick.Unplug())
-	a.Want("", soon) // a slow reader gets only the newest state
+	a.Want("", soon) // without an earlier "(unplugged)", which a slow agent may skip
 }
 
-// A byte that is not UTF-8 would end the stream, and Nomad would then drop the plugin with all its devices
-// until the agent is restarted.
-func TestNomad_NoDeviceTextEndsStream(t *testing.T) {
+// Text that is not valid UTF-8 would end the plugin's stream to Nomad, and Nomad would then drop the plugin with all
+// its devices until the agent is restarted.
+func TestNomad_TextFromADeviceDoesNotEndTheStream(t *testing.T) {
 	m := newMachine(t, ``)
 	m.plug("10c4:ea60", "0001", "1-1")
 	a := m.agent("grace = \"0s\"\nmatch_all = true")
@@ -181,7 +181,7 @@ func TestNomad_ReserveWaitsForReplug(t *testing.T) {
 	test.NoError(t, <-answered)
 }
 
-func TestNomad_RefusesMistakes(t *testing.T) {
+func TestNomad_RefusesAnInvalidConfiguration(t *testing.T) {
 	exe, err := os.Executable()
 	must.NoError(t, err)
 	refusal := conformance.RefuseManager(t, conformance.Binary{
@@ -213,13 +213,13 @@ func TestUSB_ScansLeakNothing(t *testing.T) {
 		m.scan()
 	}
 	now := held()
-	// the runtime may start some threads for slow system calls
+	// the number of threads may grow a little: the runtime starts some for slow system calls
 	must.False(t, now[0] > before[0],
 		must.Sprintf("descriptors, threads and nodes are %v, before %v", now, before))
 	must.Eq(t, before[2], now[2], must.Sprintf("descriptors, threads and nodes are %v, before %v", now, before))
 	test.False(t, now[1] > before[1]+20,
 		test.Sprintf("descriptors, threads and nodes are %v, before %v", now, before))
-	if len(m.warned) > 1 { // more than the warning about the simulation
+	if len(m.warned) > 1 { // the first warning is about the simulation
 		t.Errorf("warned of %v", m.warned)
 	}
 }

@@ -17,9 +17,9 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// released has the names that a version published. Nomad finds devices by these names, and tasks find their nodes.
+// released has the names that a release published. Nomad finds devices by these names, and tasks find their nodes.
 type released struct {
-	Devices     map[string]map[string]string // by group and id: the group's attributes
+	Devices     map[string]map[string]string // attributes of a group, by the names of group and device
 	Reservation *nomad.ContainerReservation
 }
 
@@ -50,8 +50,8 @@ func observe(t *testing.T) (*machine, []byte) {
 	return m, []byte(strings.ReplaceAll(strings.ReplaceAll(string(b), m.nodes, "@NODES@"), m.root, "@ROOT@"))
 }
 
-// The names must not change between releases: a task keeps its device and its nodes over an upgrade and a rollback.
-// The plugin has no other state.
+// A running task keeps its device and its nodes over an upgrade or a rollback of the plugin, so a release must not
+// change these names. No other state passes from one version to the next.
 func TestDevices_KeepTheNamesOfEachRelease(t *testing.T) {
 	record := func(t *testing.T, dir string) {
 		_, b := observe(t)

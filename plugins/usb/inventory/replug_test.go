@@ -38,7 +38,7 @@ func TestReplug_KeepsPathsAndCounts(t *testing.T) {
 
 	m.must(p.Unplug())
 	m.wantPublished()
-	m.wantNodes() // other devices may have the numbers now
+	m.wantNodes() // none: the kernel may give their numbers to other devices
 	m.plug("10c4:ea60", "0001", "1-2")
 	m.wantPublished("10c4/zigbee/ea60 10c4:ea60:0001")
 	again := m.reserve("10c4:ea60:0001")
@@ -57,7 +57,7 @@ func TestReplug_KeepsPathsAndCounts(t *testing.T) {
 	}
 }
 
-func TestReplug_ChangedIDIsSameDevice(t *testing.T) {
+func TestReplug_DeviceThatChangesItsIDStaysTheSame(t *testing.T) {
 	m := newMachine(t, `device "tpu" {
 		id       = ["1a6e:089a", "18d1:9302"]
 		known_as = "1A6E:089A"
@@ -79,7 +79,7 @@ func TestReplug_ChangedIDIsSameDevice(t *testing.T) {
 	must.Eq(t, id, r.Envs["USB_TPU_ID"], must.Sprintf("got %v", r.Envs))
 	must.Eq(t, "089a", r.Envs["USB_TPU_PRODUCT_ID"], must.Sprintf("got %v", r.Envs))
 	test.True(t, testsupport.Exists(bus+"4"), test.Sprintf("got %v", r.Envs))
-	m.must(p.Unplug()) // as when the device starts its firmware
+	m.must(p.Unplug()) // the device starts its firmware, and returns with another id
 	m.wantPublished()
 	p = m.plug("18d1:9302", "7", "1-1")
 	m.wantPublished(published)
@@ -130,7 +130,7 @@ func TestReplug_RestartKeepsMountedDirectories(t *testing.T) {
 	m.must(err)
 	defer mounted.Close()
 	m.must(p.Unplug())
-	m.start(block) // before the device is plugged in again
+	m.start(block) // restarts the plugin while the device is unplugged
 	m.scan()
 	m.plug("0bda:2838", "77", "1-1")
 	m.scan()
@@ -143,7 +143,7 @@ func TestReplug_RestartKeepsMountedDirectories(t *testing.T) {
 	test.NoError(t, err, test.Sprint("the task does not have the device"))
 }
 
-func TestReplug_OtherDeviceGetsOtherName(t *testing.T) {
+func TestReplug_NewDeviceAtAPortGetsItsOwnName(t *testing.T) {
 	m := newMachine(t, `match_all = true`)
 	p := m.plug("10c4:ea60", "0001", "1-1")
 	m.scan()
@@ -155,19 +155,19 @@ func TestReplug_OtherDeviceGetsOtherName(t *testing.T) {
 	m.wantNodes("10c4-ea60-0002/tty", "10c4-ea60-0002/usb")
 }
 
-func TestReplug_SameAddressIsOtherDevice(t *testing.T) {
+func TestReplug_NewDeviceWithTheSameAddressGetsItsOwnName(t *testing.T) {
 	m := newMachine(t, "grace = \"0s\"\nmatch_all = true")
 	p := m.plug("10c4:ea60", "0001", "1-1")
 	m.scan()
 	m.must(p.Unplug())
-	m.must(os.Remove(m.root + "/.simulate/bus1")) // the controller is reset
+	m.must(os.Remove(m.root + "/.simulate/bus1")) // as after a reset of the controller, which reuses the addresses
 	other := m.plug("10c4:ea60", "0002", "1-1")
 	must.Eq(t, p.Address, other.Address, must.Sprintf("its address is %d and not", other.Address))
 	m.scan()
 	m.wantNodes("10c4-ea60-0002/tty", "10c4-ea60-0002/usb")
 }
 
-func TestReplug_TwinKeepsNodesOfTask(t *testing.T) {
+func TestReplug_TaskKeepsItsNodesIfAnIdenticalStickIsPlugged(t *testing.T) {
 	m := newMachine(t, "grace = \"0s\"\n"+zigbeeBlock)
 	first := m.plug("10c4:ea60", "0001", "1-1")
 	m.wantPublished("10c4/zigbee/ea60 10c4:ea60:0001")
@@ -178,7 +178,7 @@ func TestReplug_TwinKeepsNodesOfTask(t *testing.T) {
 		"device has the same serial number)"
 	m.wantPublished(both, was)
 	m.wantPublished(both, was)
-	stats, err := m.Stats(t.Context(), []string{"10c4:ea60:0001"}) // the id in a running allocation
+	stats, err := m.Stats(t.Context(), []string{"10c4:ea60:0001"}) // a running allocation still has the old id
 	m.must(err)
 	if there := stats["10c4:ea60:0001"].Stats.Attributes["Plugged in"].BoolVal; !*there {
 		t.Error("it is reported as unplugged under its old id")
@@ -193,8 +193,8 @@ func TestReplug_TwinKeepsNodesOfTask(t *testing.T) {
 	m.wantPublished("10c4/zigbee/ea60 10c4:ea60@pci-0000:00:14.0-usbv2-0:1")
 }
 
-// real makes the inventory make real device nodes, with the numbers of the simulated devices. Nobody opens these
-// nodes.
+// real makes the inventory treat the simulation as the real machine: it makes device nodes with the numbers of the
+// simulated devices. Do not open these nodes, because the numbers may belong to real devices.
 func (m *machine) real(config string) {
 	m.Helper()
 	testsupport.NeedRoot(m) // to make device nodes
@@ -221,7 +221,7 @@ func (m *machine) numbers(p *usbsim.Plugged) (all []uevent.Number) {
 	return all
 }
 
-// pull unplugs a stick, and returns the numbers that the kernel reports as removed.
+// pull unplugs a stick. It returns the numbers of the stick's nodes, which the kernel would report as removed.
 func (m *machine) pull(p *usbsim.Plugged) (gone []uevent.Number) {
 	m.Helper()
 	gone = m.numbers(p)
@@ -229,7 +229,7 @@ func (m *machine) pull(p *usbsim.Plugged) (gone []uevent.Number) {
 	return gone
 }
 
-// reportAdded reports the nodes of sticks as added, as the kernel does.
+// reportAdded calls added for each node of the sticks, as the kernel's events would.
 func (m *machine) reportAdded(sticks ...*usbsim.Plugged) {
 	m.Helper()
 	for _, p := range sticks {
@@ -239,8 +239,8 @@ func (m *machine) reportAdded(sticks ...*usbsim.Plugged) {
 	}
 }
 
-// wantOwnNumbers fails unless each shadow node is in the directory of the stick that has the node's number now.
-// It identifies sticks by their serial numbers.
+// wantOwnNumbers fails the test if a shadow node has a number that does not belong to the stick of its directory. A
+// directory belongs to the stick with the serial number in its name.
 func (m *machine) wantOwnNumbers(when string) {
 	m.Helper()
 	devices, err := sysfs.Scan(os.DirFS(m.root))
@@ -267,7 +267,7 @@ func (m *machine) wantOwnNumbers(when string) {
 	}
 }
 
-func TestReplug_SwappedPortsKeepNamesApart(t *testing.T) {
+func TestReplug_SticksThatSwapPortsKeepTheirNames(t *testing.T) {
 	m := newMachine(t, "")
 	m.real(zigbeeBlock)
 	a, b := m.plug("10c4:ea60", "A", "1-1"), m.plug("10c4:ea60", "B", "1-2")
@@ -277,11 +277,11 @@ func TestReplug_SwappedPortsKeepNamesApart(t *testing.T) {
 	m.reserve("10c4:ea60:A")
 
 	gone := append(m.pull(a), m.pull(b)...)
-	m.must(os.Remove(m.root + "/.simulate/bus1")) // the bus assigns the same addresses again
+	m.must(os.Remove(m.root + "/.simulate/bus1")) // the bus assigns the same addresses again after this
 	for _, r := range gone {
 		m.removed(r) // the kernel reports a removal before it reuses the number
 	}
-	m.wantNodes() // even without a scan
+	m.wantNodes() // no nodes, even before the next scan
 	second := m.plug("10c4:ea60", "B", "1-1")
 	first := m.plug("10c4:ea60", "A", "1-2")
 	if second.Nodes[0] != a.Nodes[0] || second.Address != a.Address {
@@ -300,8 +300,8 @@ func TestReplug_SwappedPortsKeepNamesApart(t *testing.T) {
 		test.Sprintf("about copies of the nodes in tasks it logs %q", m.log))
 }
 
-// Sticks are swapped between the scan and the making of nodes.
-func TestReplug_SwapDuringScanKeepsNodesApart(t *testing.T) {
+// The sticks are swapped after the scan has found them, and before their nodes are made.
+func TestReplug_SwapDuringAScanDoesNotMixUpNodes(t *testing.T) {
 	for name, reported := range map[string]bool{"with kernel events": true, "without kernel events": false} {
 		t.Run(name, func(t *testing.T) {
 			m := newMachine(t, "")
@@ -335,10 +335,10 @@ func TestReplug_SwapDuringScanKeepsNodesApart(t *testing.T) {
 	}
 }
 
-// The plugin misses events that are lost to an overflow of the queue, or sent before the plugin listens.
-func TestReplug_MissedEventsRemoveNodes(t *testing.T) {
+// Events are missed if the kernel's queue overflows, or if they are sent before the plugin listens.
+func TestReplug_RemovesNodesAfterMissedEvents(t *testing.T) {
 	m := newMachine(t, "")
-	m.missed() // before the first scan
+	m.missed() // must not fail before the first scan
 	m.real(zigbeeBlock)
 	a := m.plug("10c4:ea60", "A", "1-1")
 	m.plug("10c4:ea60", "B", "1-2")
@@ -348,9 +348,9 @@ func TestReplug_MissedEventsRemoveNodes(t *testing.T) {
 	m.wantNodes("10c4-ea60-B/tty", "10c4-ea60-B/usb")
 }
 
-// The kernel reports a removal, then removes the node from sysfs, and the device some time later. A scan in
-// between still finds the device.
-func TestReplug_WithdrawnNodeIsNotMade(t *testing.T) {
+// The kernel reports the removal of a node first. Then it removes the node from sysfs, and the device some time later.
+// A scan in between still finds the device.
+func TestReplug_WithdrawnNodeIsNotMadeAgain(t *testing.T) {
 	m := newMachine(t, "")
 	m.real(zigbeeBlock)
 	a := m.plug("10c4:ea60", "A", "1-1")
@@ -373,8 +373,8 @@ func TestReplug_WithdrawnNodeIsNotMade(t *testing.T) {
 	m.wantNodes("10c4-ea60-A/tty", "10c4-ea60-A/usb")
 }
 
-// A reset of a driver removes its node while the device stays plugged in.
-func TestReplug_MissingNodeIsNotReserved(t *testing.T) {
+// After a reset of its driver, a device has no node although it is plugged in.
+func TestReplug_DeviceWithAMissingNodeIsNotReserved(t *testing.T) {
 	m := newMachine(t, "")
 	m.real(zigbeeBlock)
 	a := m.plug("10c4:ea60", "A", "1-1")
@@ -394,7 +394,7 @@ func TestReplug_MissingNodeIsNotReserved(t *testing.T) {
 	test.Eq(t, "", m.log.String(), test.Sprintf("counted %d re-plugs, logged %s", n, m.log))
 }
 
-// recorder is a tree that records the names of opened files.
+// recorder is a file system that records the names of the files that are opened.
 type recorder struct {
 	fs.FS
 	opened []string
@@ -405,9 +405,9 @@ func (r *recorder) Open(name string) (fs.File, error) {
 	return r.FS.Open(name)
 }
 
-// A read of the serial number needs the device's lock, which the kernel may hold for seconds. A read of
-// the address or of the vendor and product needs no lock.
-func TestReplug_ReadsSerialOnlyIfNumbersMatch(t *testing.T) {
+// A read of the serial number waits for the device's lock, which the kernel may hold for seconds. Reads of the address,
+// the vendor and the product need no lock, so the plugin compares these first.
+func TestReplug_ReadsTheSerialOnlyIfTheOtherNumbersMatch(t *testing.T) {
 	m := newMachine(t, "")
 	m.real(zigbeeBlock)
 	a := m.plug("10c4:ea60", "A", "1-1")
@@ -427,8 +427,8 @@ func TestReplug_ReadsSerialOnlyIfNumbersMatch(t *testing.T) {
 	test.SliceNotContains(t, r.opened, "serial", test.Sprint("to detect a re-plug it reads"))
 }
 
-// The test does not report the removals, as if the kernel's events were missed.
-func TestReplug_MissedEventsRemoveOldID(t *testing.T) {
+// The first stick has nodes under two ids, because a twin has changed its id. missed must remove all of them.
+func TestReplug_RemovesAnEarlierIDAfterMissedEvents(t *testing.T) {
 	m := newMachine(t, "")
 	m.real(zigbeeBlock)
 	first := m.plug("10c4:ea60", "A", "1-1")
@@ -444,7 +444,7 @@ func TestReplug_MissedEventsRemoveOldID(t *testing.T) {
 	m.wantNodes()
 }
 
-func TestReplug_FailureRemovesNodes(t *testing.T) {
+func TestReplug_FailureToMakeANodeRemovesAllNodes(t *testing.T) {
 	m := newMachine(t, zigbeeBlock)
 	p := m.plug("10c4:ea60", "0001", "1-1", "tty", "tty")
 	m.scan()

@@ -23,7 +23,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// Reserve implements device.Instance. All ids are of one group, and therefore of one block.
+// Reserve implements device.Instance. All ids are of one group, so all their devices are of one block.
 func (v *inventory) Reserve(_ context.Context, ids []string) (*nomad.ContainerReservation, error) {
 	now := v.last.Load()
 	tree, done, err := v.open()
@@ -55,21 +55,22 @@ func (v *inventory) Reserve(_ context.Context, ids []string) (*nomad.ContainerRe
 	return &nomad.ContainerReservation{Envs: r.env, Mounts: r.mounts, Devices: r.devices}, nil
 }
 
-// pluggedInStill reports whether the device is still connected as at the scan. After a re-plug it has another
-// address, and nodes that no scan has found. After a reset of the controller another device may be in its place.
+// pluggedInStill reports whether the device is plugged in as the last scan found it. After a re-plug it has another
+// address, and other nodes, which only the next scan finds. After a reset of the controller, another device may have
+// its address.
 func (s *usbDevice) pluggedInStill(root fs.FS) bool {
 	return s.hasItsNumbers(root) && sysfs.Serial(root, s.Name) == s.Serial
 }
 
-// hasItsNumbers is the part of pluggedInStill that never blocks. It also returns true if another device of the
-// same product got the address after a reset of the controller.
+// hasItsNumbers is pluggedInStill without the serial number, whose read may block. It can't tell the device from
+// another one of the same product that got its address after a reset of the controller.
 func (s *usbDevice) hasItsNumbers(root fs.FS) bool {
 	now, ok := sysfs.Identify(root, s.Name)
 	return ok && now.Address == s.Address && now.ID == s.ID
 }
 
-// hasNodes reports whether the device's shadow nodes exist. A reset of a driver removes its nodes while the
-// device stays plugged in.
+// hasNodes reports whether the device's shadow nodes exist. After a reset of its driver, a device has no nodes although
+// it is plugged in.
 func (v *inventory) hasNodes(s *usbDevice) bool {
 	return s.dir == "" || !slices.ContainsFunc(s.nodes, func(n config.Node) bool {
 		_, err := os.Lstat(v.hostPath(s, n))
@@ -80,14 +81,14 @@ func (v *inventory) hasNodes(s *usbDevice) bool {
 // reservation collects the variables, mounts and devices for a task.
 type reservation struct {
 	*inventory
-	links   map[string][]string // udev's links by node; udev may have made them after the last scan
+	links   map[string][]string // udev's links by node, read again: udev may make them after a scan
 	env     map[string]string
 	mounts  []*nomad.Mount
 	devices []*nomad.DeviceSpec
-	taken   map[string]bool // used paths in the task
+	taken   map[string]bool // paths in the task that are in use
 }
 
-// add adds the nth of the requested devices.
+// add adds s, the nth of the requested devices, to the reservation. The first has n = 1.
 func (r *reservation) add(s *usbDevice, id string, n, of int) {
 	b := s.block
 	prefix, dir := config.VariableName(b.Kind), b.Dir
@@ -142,8 +143,8 @@ func (v *inventory) hostPath(s *usbDevice, n config.Node) string {
 	return filepath.Join(v.Root, n.Path)
 }
 
-// furtherPaths returns additional paths of a node: the configured one, for the first device of its block;
-// udev's; and the kernel's, for kinds whose programs use no other path.
+// furtherPaths returns additional paths of a node: the path from the option names, for the first requested device;
+// udev's links, with by_id; and the kernel's path, for kinds whose programs try no other path.
 func (s *usbDevice) furtherPaths(n config.Node, nth int, links []string) []string {
 	var all []string
 	if name, ok := s.block.Names[n.Name]; ok && nth == 1 {
@@ -174,10 +175,10 @@ func (r *reservation) mount(host, task string, readOnly bool) {
 	}
 }
 
-// mountForLibusb mounts directories instead of nodes, so a running task sees the new nodes after a re-plug.
+// mountForLibusb mounts the directories that libusb searches. A running task then sees new nodes after a re-plug.
 func (r *reservation) mountForLibusb(s *usbDevice) {
 	r.mount(r.shadows.Path(s.dir, "bus"), "/dev/bus/usb", true)
-	const sys = "/sys/bus/usb/devices" // a mount needs an existing mount point
+	const sys = "/sys/bus/usb/devices" // mounted only if it exists: a mount needs a mount point
 	if config.IsDir(sys) && config.IsDir(r.shadows.Path(s.dir, "sys")) {
 		r.mount(r.shadows.Path(s.dir, "sys"), sys, true)
 	}

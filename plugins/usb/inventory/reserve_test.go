@@ -68,8 +68,7 @@ func TestReserve_UsesNamesOfBlock(t *testing.T) {
 	}
 }
 
-// A task with the permission mknod can make any node that its cgroup allows, and a task with write can
-// change the stick.
+// With the permission m (mknod), a task can make any node that its cgroup allows; with w, it can change the stick.
 func TestReserve_UsesPermissionsOfBlock(t *testing.T) {
 	for config, want := range map[string]string{
 		"": "rw", `cgroup_permissions = "r"`: "r", `cgroup_permissions = "w"`: "w", `cgroup_permissions = "rm"`: "rm",
@@ -152,7 +151,7 @@ func TestReserve_SeveralDevicesDoNotConflict(t *testing.T) {
 	test.Eq(t, "/dev/zwave/tty", two.Envs["USB_ZWAVE_TTY"], test.Sprintf("got %v", two.Envs))
 }
 
-func TestReserve_MountsForLibusb(t *testing.T) {
+func TestReserve_MountsDirectoriesForLibusb(t *testing.T) {
 	m := newMachine(t, `
 		device "sdr" {
 			id    = "0bda:2838"
@@ -197,8 +196,8 @@ func TestReserve_MountsForLibusb(t *testing.T) {
 	}
 }
 
-// Nomad replaces the volumes of a task by the mounts of its devices.
-func TestReserve_CanMountForOwnDriversOnly(t *testing.T) {
+// Nomad replaces a task's volumes by the mounts of its devices, so by default other drivers get no mounts.
+func TestMountsForAll_CanBeLimitedToOurDrivers(t *testing.T) {
 	for text, want := range map[string]bool{"": false, "mounts_for_all = true": false, "mounts_for_all = false": true} {
 		test.Eq(t, want, newMachine(t, text).Options().MountsInEnvironment, test.Sprintf("%q", text))
 	}
@@ -240,11 +239,11 @@ func TestReserve_FallsBackToKernelNodes(t *testing.T) {
 	for _, dir := range []string{m.root, filepath.Dir(m.root), filepath.Dir(filepath.Dir(m.root))} {
 		m.must(os.Chmod(dir, 0o755))
 	}
-	m.nodes = "/nomad-usb-test" // which only root can make
+	m.nodes = "/nomad-usb-test" // a directory that only root can make
 	m.start(zigbeeBlock)
 	done := make(chan string)
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked, so the thread with the changed user ends with the goroutine
 		if os.Geteuid() == 0 {
 			unix.RawSyscall(unix.SYS_SETRESUID, 65534, 65534, 65534)
 		}

@@ -19,8 +19,9 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// Files below the option root become nodes of tasks. As root, the plugin makes and removes files below shadow_dir.
-func TestRoot_RefusesReplaceableDirectory(t *testing.T) {
+// A user who can replace the directory of the option root chooses the files that tasks get as nodes. One who can
+// replace shadow_dir chooses where the plugin makes and removes files as uid 0.
+func TestRootOption_RefusesADirectoryThatOtherUsersCanReplace(t *testing.T) {
 	for _, option := range []string{"root", "shadow_dir"} {
 		above := filepath.Join(t.TempDir(), "above")
 		must.NoError(t, errors.Join(os.Mkdir(above, 0o755), os.Chmod(above, 0o777)))
@@ -31,8 +32,8 @@ func TestRoot_RefusesReplaceableDirectory(t *testing.T) {
 	}
 }
 
-// Other users get access to the directory after the agent has started.
-func TestRoot_StopsReadingReplaceableRoot(t *testing.T) {
+// The directory becomes writable for other users only after the agent has started.
+func TestRootOption_IsNotReadAfterItBecomesReplaceable(t *testing.T) {
 	m := newMachine(t, zigbeeBlock)
 	m.plug("10c4:ea60", "0001", "1-1")
 	m.scan()
@@ -48,7 +49,7 @@ func TestRoot_StopsReadingReplaceableRoot(t *testing.T) {
 	test.ErrorContains(t, err, want, test.Sprintf("Stats: got %v", s))
 }
 
-func TestRoot_FollowsNoLinkToOutside(t *testing.T) {
+func TestRootOption_LinksOutOfTheDirectoryAreNotFollowed(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
 	for name, target := range map[string]string{"absolute": secret, "relative": strings.Repeat("../", 20) + secret} {
 		t.Run(name, func(t *testing.T) {
@@ -67,8 +68,9 @@ func TestRoot_FollowsNoLinkToOutside(t *testing.T) {
 	}
 }
 
-// The plugin makes nodes as root: a node with a disk's number would give the disk to the task.
-func TestRoot_SimulatedNumberMakesNoNode(t *testing.T) {
+// The plugin runs as uid 0: if it made a node with a number from the simulation, that could be a disk's number, and the
+// task would get the disk.
+func TestRootOption_SimulatedDeviceNumberMakesNoNode(t *testing.T) {
 	m := newMachine(t, zigbeeBlock)
 	p := m.plug("10c4:ea60", "0001", "1-1")
 	m.must(os.Remove(filepath.Join(m.root, p.Nodes[0])))
@@ -84,7 +86,7 @@ func TestRoot_SimulatedNumberMakesNoNode(t *testing.T) {
 	}
 }
 
-func TestRoot_RefusesBadNumbers(t *testing.T) {
+func TestRootOption_InvalidDeviceNumbersAreIgnored(t *testing.T) {
 	m := newMachine(t, zigbeeBlock)
 	m.plug("10c4:ea60", "0001", "1-1")
 	events, _ := filepath.Glob(m.root + "/sys/devices/*/*/usb1/1-1/1-1:1.0/ttyUSB0/tty/ttyUSB0/uevent")
@@ -97,9 +99,9 @@ func TestRoot_RefusesBadNumbers(t *testing.T) {
 	}
 }
 
-// A root that is not a simulation is an error when the agent starts, and tasks get no nodes from that directory.
-// For example, the option root may be left over in a configuration.
-func TestRoot_MustBeSimulation(t *testing.T) {
+// The plugin refuses an option root that is not a simulation, both when the agent starts and later at a scan. Such an
+// option may be left over in a configuration.
+func TestRootOption_MustNameASimulation(t *testing.T) {
 	other := t.TempDir()
 	must.NoError(t, os.MkdirAll(other+"/sys/bus/usb/devices", 0o755))
 	nodes := fmt.Sprintf("\nshadow_dir = %q", filepath.Join(t.TempDir(), "nodes"))
@@ -118,8 +120,8 @@ func TestRoot_MustBeSimulation(t *testing.T) {
 	test.ErrorContains(t, err, "is not a simulation: ", test.Sprintf("got %v", groups))
 }
 
-// Another user makes the directory after OpenTree has found none.
-func TestRoot_IgnoresADirectoryMadeAfterOpening(t *testing.T) {
+// OpenTree finds no directory. Another user makes it afterwards.
+func TestRootOption_DirectoryMadeAfterOpeningIsIgnored(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "root")
 	tree, done, err := config.OpenTree(root)
 	must.NoError(t, err)
@@ -130,8 +132,8 @@ func TestRoot_IgnoresADirectoryMadeAfterOpening(t *testing.T) {
 	test.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-// Without the warning an operator could not see why a node has no devices.
-func TestRoot_WarnsOfSimulation(t *testing.T) {
+// Without this warning, an operator could not see why the plugin publishes none of the machine's devices.
+func TestRootOption_WarnsAboutASimulation(t *testing.T) {
 	m := newMachine(t, zigbeeBlock)
 	want := "root is " + m.root + ": the published devices are a simulation, and not this machine's devices"
 	for range 2 {
@@ -148,9 +150,9 @@ func TestRoot_WarnsOfSimulation(t *testing.T) {
 	test.Eq(t, "", m.log.String(), test.Sprintf("on a real machine it logs %s", m.log))
 }
 
-// The kernel gives the number of a closed terminal to the next terminal, such as that of a login of root. The
-// task must not get the next terminal.
-func TestRoot_IgnoresReusedTerminal(t *testing.T) {
+// The kernel gives the number of a closed terminal to the next terminal, which may be a login session of root. A task
+// whose stick had the number must not get that session.
+func TestRootOption_TaskNeverGetsAReusedTerminal(t *testing.T) {
 	m := newMachine(t, "device \"zigbee\" {\nid = \"10c4:ea60\"\nmode = \"0666\"\n}")
 	p := m.plug("10c4:ea60", "0001", "1-1")
 	session := m.plug("10c4:ea60", "0002", "1-2") // its terminal stands for a user's session

@@ -19,8 +19,8 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/uevent"
 )
 
-// shadow makes the nodes of published devices, and removes all others. It returns the devices that are
-// still plugged in.
+// shadow makes the nodes of published devices, and removes those of devices that are no longer plugged in. It returns
+// the published devices that are still plugged in.
 func (v *inventory) shadow(published []*usbDevice, devices []sysfs.Device) (there []*usbDevice) {
 	wanted := map[string]bool{}
 	for _, s := range published {
@@ -80,11 +80,11 @@ func (v *inventory) shadowDevice(s *usbDevice) bool {
 	return true
 }
 
-// forget immediately removes the nodes of devices that are not plugged in: the kernel gives the nodes' numbers
-// and names to the next device, on any bus.
+// forget removes the nodes of devices that are not plugged in. This can't wait: the kernel gives the nodes' numbers and
+// names to the next device, on any bus.
 func (v *inventory) forget(wanted map[string]bool, devices []sysfs.Device) {
 	for dir, k := range v.retained {
-		// a device may have a new id because a twin was plugged in: tasks still have it under the old id
+		// a device that is plugged in keeps the nodes of its old id, which a twin has changed: tasks still use them
 		if wanted[dir] || slices.ContainsFunc(devices, func(d sysfs.Device) bool { return plugOf(d) == plugOf(k.Device) }) {
 			continue
 		}
@@ -95,19 +95,18 @@ func (v *inventory) forget(wanted map[string]bool, devices []sysfs.Device) {
 	}
 }
 
-// removed is called for each node that the kernel removes, even during a scan.
+// removed removes the shadow nodes with the number of a node that the kernel has removed. It may run during a scan.
 func (v *inventory) removed(n uevent.Number) {
 	if err := v.shadows.Withdraw(n.Block, n.Major, n.Minor); err != nil {
 		v.logger.Error("failed to remove nodes of an unplugged device", "error", err)
 	}
 }
 
-// added is called for each node that the kernel adds.
+// added allows shadow nodes to have the number of a node that the kernel has added.
 func (v *inventory) added(n uevent.Number) { v.shadows.Admit(n.Block, n.Major, n.Minor) }
 
-// missed is called when events may have been missed. It removes the nodes of devices that differ from the
-// last scan. It must not block, because it delays further events. The scan that follows also compares the
-// serial numbers.
+// missed removes the nodes of devices that differ from the last scan. It is called when events may have been missed,
+// and must not block, because further events wait for it. Therefore only the scan that follows compares serial numbers.
 func (v *inventory) missed() {
 	v.shadows.Doubt()
 	tree, done, err := v.open()
@@ -150,7 +149,7 @@ func (v *inventory) shadowOf(s *usbDevice, dir string) shadow.Device {
 	return d
 }
 
-// forLibusb reports whether the task gets /dev/bus/usb.
+// forLibusb reports whether tasks get /dev/bus/usb: as configured, or by default if they get only usb nodes.
 func (s *usbDevice) forLibusb() bool {
 	if s.block.Libusb != nil {
 		return *s.block.Libusb

@@ -16,18 +16,18 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 )
 
-// idle is the time between measurements of an apparently unused device.
+// idle is the time between measurements of a device that seems unused.
 const idle = time.Minute
 
-// measurement is the last measurement of a device since it was plugged in.
+// measurement is the last measurement of one connection of a device.
 type measurement struct {
 	*nomad.DeviceStats
 	busy bool // the device was used since the previous measurement
 }
 
-// Stats implements device.StatsReporter. It does not wake devices. At each interval, by default a second, it
-// reads the devices that were reserved since the plugin started, and devices in use, because these may have
-// been reserved before a restart of the plugin. It reads other devices less often.
+// Stats implements device.StatsReporter. At each call, by default every second, it measures the devices that were
+// reserved since the plugin started. It also measures the devices in use, which may have been reserved before a restart
+// of the plugin. It measures other devices once per minute (idle). A measurement does not wake the device.
 func (v *inventory) Stats(_ context.Context, ids []string) (map[string]*nomad.DeviceStats, error) {
 	now := v.last.Load()
 	tree, done, err := v.open()
@@ -75,7 +75,7 @@ func transfers(s *nomad.DeviceStats) int64 {
 	return -1
 }
 
-// measure reads attributes that are documented in the kernel's Documentation/ABI/stable/sysfs-bus-usb and
+// measure reads the device's statistics, as documented in the kernel's Documentation/ABI/stable/sysfs-bus-usb and
 // testing/sysfs-devices-power.
 func measure(s *usbDevice, root fs.FS) *nomad.DeviceStats {
 	read := func(name string) (string, bool) {

@@ -58,7 +58,7 @@ func TestStats_AgreeWithKernel(t *testing.T) {
 	}
 }
 
-// counting counts opened files.
+// counting is a file system that counts the opened files.
 type counting struct {
 	fs.FS
 	opened *int
@@ -66,7 +66,7 @@ type counting struct {
 
 func (c counting) Open(name string) (fs.File, error) { *c.opened++; return c.FS.Open(name) }
 
-func TestStats_ReadUsedDevicesOnly(t *testing.T) {
+func TestStats_ReadOnlyDevicesInUse(t *testing.T) {
 	m := newMachine(t, `device "gps" {
 		id    = "10c4:ea60"
 		count = 3

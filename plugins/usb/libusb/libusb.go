@@ -14,13 +14,12 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// Classes returns the classes of the interfaces of each device that is plugged in, including hubs, from all
-// settings of all configurations, sorted, without duplicates. Devices that libusb can't describe are left out.
-// A call takes some milliseconds, and up to 100 more until gousb's event loop ends. Classes must not be called
-// again after an error, because a panic of gousb leaks memory.
+// Classes returns the classes of the interfaces of each device that is plugged in, including hubs. The classes are of
+// all settings of all configurations, sorted, without duplicates. Devices that libusb can't describe are left out. A
+// call takes some milliseconds, and up to 100 more until gousb's event loop ends. Do not call Classes again after an
+// error, because a panic of gousb leaks memory.
 //
-// Each call makes its own libusb context, because without udev a context does not detect devices that are
-// plugged in later.
+// Each call makes a new libusb context: without udev, a context does not detect devices that are plugged in later.
 func Classes() (classes map[Device][]sysfs.Class, err error) {
 	var context *gousb.Context
 	defer func() {
@@ -40,7 +39,7 @@ func Classes() (classes map[Device][]sysfs.Class, err error) {
 		return false // do not open it
 	})
 	if len(classes) > 0 {
-		err = nil // the error is about a single device
+		err = nil // the error concerns a single device
 	}
 	return classes, err
 }

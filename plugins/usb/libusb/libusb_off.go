@@ -7,5 +7,5 @@ package libusb
 
 import "github.com/outrider-dev/outrider/plugins/usb/sysfs"
 
-// Classes returns no device.
+// Classes returns no devices, because libusb needs cgo.
 func Classes() (map[Device][]sysfs.Class, error) { return nil, nil }

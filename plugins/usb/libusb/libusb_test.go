@@ -32,8 +32,8 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// askVar makes the test binary a process that replies to each line on its standard input with an
-// answer in JSON.
+// If askVar is set, the test binary reads numbers from stdin, one per line. For each, it calls Classes that many times
+// and prints an answer as JSON.
 const askVar = "OUTRIDER_TEST_LIBUSB"
 
 type answer struct {
@@ -47,7 +47,7 @@ type described struct {
 	Classes []sysfs.Class
 }
 
-// held has the resources of a process.
+// held are the resources that a process holds.
 type held struct {
 	Descriptors, Goroutines int
 	Threads                 []string // names
@@ -57,8 +57,8 @@ func TestMain(m *testing.M) {
 	if os.Getenv(askVar) == "" {
 		os.Exit(m.Run())
 	}
-	log.SetOutput(io.Discard)    // gousb's messages
-	time.Sleep(time.Millisecond) // the first timer opens the runtime's poller, which keeps its descriptors
+	log.SetOutput(io.Discard)    // silences gousb
+	time.Sleep(time.Millisecond) // opens the runtime's poller before the first count: its descriptors stay open
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		var a answer
 		var err error
@@ -80,7 +80,7 @@ func TestMain(m *testing.M) {
 			return cmp.Or(cmp.Compare(x.Bus, y.Bus), cmp.Compare(x.Address, y.Address))
 		})
 		a.Held = holds()
-		// goroutines and threads take a moment to end
+		// wait for goroutines and threads, which take a moment to end
 		for end := time.Now().Add(time.Minute); (a.Held.Goroutines > 1 || slices.Contains(a.Held.Threads, eventThread)) &&
 			time.Now().Before(end); a.Held = holds() {
 			time.Sleep(time.Millisecond)
@@ -103,8 +103,8 @@ func holds() held {
 	return h
 }
 
-// asker starts the process of askVar. umockdev's preload library makes root its /; an empty root is the real
-// machine.
+// asker starts a process with askVar, and returns a function that requests an answer. The process sees root as /, by
+// umockdev's preload library. If root is empty, it sees the real machine.
 func asker(t *testing.T, root string) (ask func(times int) answer) {
 	t.Helper()
 	c := exec.Command(os.Args[0])
@@ -215,7 +215,7 @@ func wantNoMore(t *testing.T, before, after held) {
 	t.Helper()
 	must.Eq(t, before.Descriptors, after.Descriptors, must.Sprintf("%+v has become %+v", before, after))
 	test.Eq(t, before.Goroutines, after.Goroutines, test.Sprintf("%+v has become %+v", before, after))
-	// the runtime may start its own threads at any time, but few
+	// the runtime may start a few threads at any time
 	must.False(t, len(after.Threads) > len(before.Threads)+2,
 		must.Sprintf("threads %q have become", before.Threads))
 	test.SliceNotContains(t, after.Threads, eventThread, test.Sprintf("threads %q have become", before.Threads))
@@ -227,14 +227,14 @@ const eventThread = "libusb_event"
 func TestClasses_OpensNoDevice(t *testing.T) {
 	context := gousb.NewContext()
 	during := holds()
-	// the thread sets its name after its start
+	// wait for the thread's name, which the thread sets after its start
 	for end := time.Now().Add(30 * time.Second); !slices.Contains(during.Threads, eventThread); during = holds() {
 		must.False(t, time.Now().After(end),
 			must.Sprintf("libusb has no thread %q: %q", eventThread, during.Threads))
 	}
 	context.Close()
 	after := holds()
-	// the thread's entry in /proc exists for a moment longer
+	// wait for the thread's entry in /proc, which remains for a moment after the thread has ended
 	for end := time.Now().Add(30 * time.Second); slices.Contains(after.Threads, eventThread); after = holds() {
 		must.False(t, time.Now().After(end), must.Sprintf("libusb's thread still runs: %q", after.Threads))
 	}
@@ -269,11 +269,11 @@ func opens(t *testing.T, path string) func() bool {
 	}
 }
 
-func TestClasses_PanicIsError(t *testing.T) {
+func TestClasses_ReturnsAnErrorAfterAPanic(t *testing.T) {
 	dir := t.TempDir()
 	plug(t, dir, usbsim.Stick{})
-	// the descriptors of interface 0, of interface 1, and again of interface 0, all with setting 0: gousb stores
-	// no setting for the third descriptor, and panics when it takes the first setting of that descriptor
+	// interface 0 occurs twice, each time with setting 0, before and after interface 1. gousb stores no setting for the
+	// last descriptor, and panics when it takes the first setting of that descriptor
 	file := filepath.Join(dir, "sys/bus/usb/devices/1-1/descriptors")
 	whole, err := os.ReadFile(file)
 	must.NoError(t, err)

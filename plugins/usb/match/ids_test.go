@@ -55,7 +55,7 @@ func TestIDs_UseSerialOrPort(t *testing.T) {
 	}
 }
 
-func TestIDs_SharedSerialStaysUnused(t *testing.T) {
+func TestIDs_DoNotUseASerialThatWasOnceShared(t *testing.T) {
 	var ids IDs
 	name := func(devices ...sysfs.Device) string { return strings.Join(ids.Name(devices), " ") }
 	const one, two = "10c4:ea60@pci-0000:00:14.0-usbv2-0:1", "10c4:ea60@pci-0000:00:14.0-usbv2-0:2"
@@ -69,7 +69,7 @@ func TestIDs_SharedSerialStaysUnused(t *testing.T) {
 	test.Eq(t, "10c4:ea60:A", got[0], test.Sprintf("after a restart it is %s", got))
 }
 
-func TestIDs_AreNotBusAddresses(t *testing.T) {
+func TestIDs_DoNotDependOnBusAddresses(t *testing.T) {
 	on := func(bus, address int, name, path string) sysfs.Device {
 		return sysfs.Device{Name: name, Bus: bus, Address: address, Path: path, ID: sysfs.ID{Vendor: 0x10c4, Product: 0xea60}}
 	}
@@ -87,7 +87,7 @@ func TestIDs_AreNotBusAddresses(t *testing.T) {
 
 var plainID = regexp.MustCompile(`^[0-9a-f]{4}:[0-9a-f]{4}[:@][A-Za-z0-9.:@_-]+$`)
 
-func FuzzIDsAndTheirDirectoriesDiffer(f *testing.F) {
+func FuzzIDs_AndDirectoryNamesAreUnique(f *testing.F) {
 	f.Add("0001", "0001", uint16(1), uint16(1), uint8(1), uint8(2))
 	f.Add("a,b", "a b", uint16(1), uint16(1), uint8(1), uint8(2))
 	f.Add("", "@pci-0000:00:14.0-usbv2-0:1", uint16(1), uint16(1), uint8(1), uint8(2))

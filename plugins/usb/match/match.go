@@ -13,8 +13,8 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// Match selects devices: each set option must have a pattern that matches. In patterns * matches any
-// characters and ? matches one.
+// Match selects the devices that fit all options that are set. A device fits an option if one of its patterns matches.
+// In patterns, * matches any characters and ? matches one.
 type Match struct {
 	ID     schema.Strings `codec:"id" doc:"Vendor and product, as in lsusb: \"10c4:ea60\", \"10c4:*\"."`
 	Serial schema.Strings `codec:"serial" doc:"Serial number."`
@@ -25,7 +25,7 @@ type Match struct {
 	Udev map[string]string `codec:"udev" doc:"udev properties of the device or a node, all of which must match: ID_MODEL = \"CP2102*\". Needs /run/udev."`
 }
 
-// Allows reports whether the option id is not set or has a pattern that matches this id.
+// Allows reports whether the option id admits this id: one of its patterns matches, or the option is not set.
 func (m Match) Allows(id sysfs.ID) bool {
 	p, err := compile(Match{ID: m.ID})
 	return len(m.ID) == 0 || err == nil && p.fits(sysfs.Device{ID: id})
@@ -38,9 +38,8 @@ func (m Match) Validate() error {
 	return err
 }
 
-// Misfit returns the option that a device does not fit, and the device's values for it, if the device fits
-// all other options. The option is empty if the device fits all or misfits several, or if only one option is
-// set. m must be valid.
+// Misfit returns the only option that a device does not fit, and the device's values for that option. The option is
+// empty if the device fits all options or misfits several, or if only one option is set. m must be valid.
 func (m Match) Misfit(d sysfs.Device) (option string, values []string) {
 	p, err := compile(m)
 	misfits := p.misfits(d)

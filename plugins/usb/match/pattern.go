@@ -129,7 +129,7 @@ func readDriver(s string) (string, error) {
 
 var hexGlob = regexp.MustCompile(`^[0-9a-f*?]+$`)
 
-// readID also accepts upper case and 0x.
+// readID returns a pattern for ID.String. It accepts upper case and a prefix 0x, too.
 func readID(written string) (string, error) {
 	vendor, product, _ := strings.Cut(strings.ToLower(written), ":")
 	vendor, okVendor := readHex(vendor, 4)
@@ -141,8 +141,8 @@ func readID(written string) (string, error) {
 	return vendor + ":" + product, nil
 }
 
-// readHex parses a hex number or pattern of this many digits, with or without 0x, and adds leading zeros. It
-// returns "" if the text is invalid. whole is false if the text has fewer digits and no 0x.
+// readHex returns a hex number or pattern without 0x, and with leading zeros up to this many digits. It returns "" if s
+// is invalid. whole is false if s has fewer digits and no 0x, so digits may be missing.
 func readHex(s string, digits int) (hex string, whole bool) {
 	s, prefixed := strings.CutPrefix(s, "0x")
 	if !hexGlob.MatchString(s) || len(strings.ReplaceAll(s, "*", "")) > digits {

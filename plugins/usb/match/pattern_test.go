@@ -26,7 +26,7 @@ var key = sysfs.Device{
 		Class: sysfs.Class{Class: 0x0b}}},
 }
 
-func TestMatch_FitsDevices(t *testing.T) {
+func TestMatch_SelectsDevices(t *testing.T) {
 	for name, test := range map[string]struct {
 		match       Match
 		zigbee, key bool

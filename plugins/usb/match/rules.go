@@ -11,18 +11,18 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// AnyType is the type of devices without a block, with match_all.
+// AnyType is the type of devices that belong to no block, and are published because of match_all.
 const AnyType = "usb"
 
 // Rules are the compiled blocks of a configuration. They are immutable, and several goroutines may use them.
 type Rules struct {
-	// KnownAs has the published vendor and product of each block whose devices change them. The ids of
-	// these devices contain neither the serial number nor the revision of the bus, which may change, too.
+	// KnownAs has, by block, the vendor and product to publish for devices that change theirs. Such a device may also
+	// change its serial number and the revision of its bus, so its id contains neither of these two.
 	KnownAs map[string]sysfs.ID
 
 	blocks, excludes []named
 	all              bool
-	byPort           map[string]bool // blocks that select by port, not by serial number
+	byPort           map[string]bool // blocks with the option port and without serial
 }
 
 type named struct {
@@ -30,8 +30,8 @@ type named struct {
 	patterns
 }
 
-// Compile compiles the blocks and excludes, by name. If all is set, devices without a block get the type AnyType,
-// except disks.
+// Compile compiles blocks and excludes. The keys are their names. If all is set, devices without a block get the type
+// AnyType, except disks.
 func Compile(blocks, exclude map[string]Match, all bool) (*Rules, error) {
 	r := &Rules{all: all, byPort: map[string]bool{}}
 	var err error
@@ -65,23 +65,23 @@ type Assigned struct {
 	ID     string   // as published, see IDs
 	As     sysfs.ID // vendor and product as published
 
-	// Type is the name of its block, the first match in the order of names. It is AnyType if only
-	// match_all applies, and empty without a match.
+	// Type is the name of the device's block: the first, by name, that matches. Without a matching block it is AnyType if
+	// match_all applies, otherwise empty.
 	Type string
 
-	// Also are the names of further matching blocks, in order. They do not get the device, so they are
-	// usually a mistake.
+	// Also has the names of the other blocks that match, sorted. They do not get the device, so the overlap is usually a
+	// mistake.
 	Also []string
 
-	// Excluded is the first matching exclude, in the order of names. If it is set, the device is not
-	// published. Type and Also are set regardless of it.
+	// Excluded is the name of the first exclude, by name, that matches. If it is set, the device is not published. Type
+	// and Also do not depend on it.
 	Excluded string
 }
 
 // Published reports whether jobs can request the device.
 func (a Assigned) Published() bool { return a.Type != "" && a.Excluded == "" }
 
-// Assign returns each device with its block, in the same order. The list must contain all devices that are plugged in.
+// Assign returns each device with its block, in the same order. The list must have all devices that are plugged in.
 func (r *Rules) Assign(devices []sysfs.Device, ids *IDs) []Assigned {
 	all := make([]Assigned, len(devices))
 	published := slices.Clone(devices)

@@ -14,7 +14,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// verdicts returns Type, Excluded and Also of zigbee and key.
+// verdicts compiles the blocks, assigns zigbee and key, and returns Type, Excluded and Also of each.
 func verdicts(t *testing.T, blocks, exclude map[string]Match, all bool) [][]string {
 	t.Helper()
 	r, err := Compile(blocks, exclude, all)
@@ -76,7 +76,7 @@ func TestRules_MatchAllLeavesOutDisks(t *testing.T) {
 	}
 }
 
-func TestRules_PortBlockIdentifiesByPort(t *testing.T) {
+func TestRules_BlockWithAPortIdentifiesDevicesByPort(t *testing.T) {
 	m := Match{ID: schema.Strings{"10c4:ea60"}, Port: schema.Strings{"1-1"}}
 	for want, serial := range map[string]schema.Strings{"10c4:ea60@pci-0000:00:14.0-usbv2-0:1": nil,
 		"10c4:ea60:A": {"A"}} {
@@ -98,7 +98,7 @@ func TestRules_PortBlockIdentifiesByPort(t *testing.T) {
 		test.Sprintf("without a twin it is %s", alone))
 }
 
-func TestRules_KnownAsKeepsID(t *testing.T) {
+func TestRules_KnownAsKeepsTheIDOfADevice(t *testing.T) {
 	r, err := Compile(map[string]Match{"tpu": {ID: schema.Strings{"1a6e:089a", "18d1:9302"}}}, nil, true)
 	must.NoError(t, err)
 	as := sysfs.ID{Vendor: 0x1a6e, Product: 0x089a}

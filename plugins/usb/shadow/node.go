@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// make makes the node at path, or sets owner and mode of an existing one.
+// make makes the node at path. If the node exists already, make only sets its owner and mode.
 func (n Node) make(path string) error {
 	if n.Held != nil {
 		return n.standIn(path)
@@ -26,7 +26,7 @@ func (n Node) make(path string) error {
 	switch {
 	case err == nil && source.Mode()&fs.ModeDevice == 0:
 		return fmt.Errorf("%s is not a device node: remove that file", n.Source)
-	// the /dev of a container may lack the node; its number is known from sysfs
+	// a missing source is not an error: a container's /dev may lack the node, and sysfs has the number
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
@@ -60,13 +60,13 @@ func (n Node) make(path string) error {
 	})
 }
 
-// maxMajor and maxMinor are the kernel's limits (MINORBITS, include/linux/kdev_t.h).
+// maxMajor and maxMinor are the kernel's limits of device numbers (MINORBITS, include/linux/kdev_t.h).
 const (
 	maxMajor = 1<<12 - 1
 	maxMinor = 1<<20 - 1
 )
 
-// is reports whether the node at path is this node.
+// is reports whether the file at path is a node with the kind and number of n.
 func (n Node) is(path string) bool {
 	info, err := os.Lstat(path)
 	if err != nil || info.Mode()&fs.ModeDevice == 0 || n.Block == (info.Mode()&fs.ModeCharDevice != 0) {
@@ -88,8 +88,8 @@ func (n Node) own(path string, uid, gid int) error {
 	return n.ownOpen(fd, path, uid, gid)
 }
 
-// ownOpen sets owner and mode of an open file, unless they are set already. -1 keeps the owner or group. path is
-// used only in errors.
+// ownOpen sets owner and mode of an open file, unless they are right already. The id -1 keeps the owner or group. path
+// is used only in errors.
 func (n Node) ownOpen(fd int, path string, uid, gid int) error {
 	var have unix.Stat_t
 	if err := unix.Fstat(fd, &have); err != nil {
@@ -109,7 +109,7 @@ func (n Node) ownOpen(fd int, path string, uid, gid int) error {
 	return nil
 }
 
-// openPath opens the file at path with O_PATH, which does not affect the file. It does not follow a link.
+// openPath opens the file at path with O_PATH, which does not open the device itself. It does not follow a link.
 func openPath(path string) (int, error) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -136,7 +136,7 @@ func replace(path string, make func(temp string) error) error {
 	if err == nil {
 		err = exchange(temp, path)
 	}
-	return errors.Join(err, discard(temp)) // discard also takes all rights from the old node
+	return errors.Join(err, discard(temp)) // temp may be the old node now: discard takes all rights from it, too
 }
 
 // exchange renames temp to path, and an existing node or link at path to temp.

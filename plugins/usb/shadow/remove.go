@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Clear removes the nodes of a previous run's devices, except those in keep. Like Empty, it keeps the devices'
-// directories. It does nothing if d does not exist or is not the plugin's directory.
+// Clear removes all nodes, except those of the devices in keep, so none is left from a previous run. Like Empty, it
+// keeps the devices' directories. It does nothing if d does not exist or is not the plugin's directory.
 func (d *Dir) Clear(keep map[string]bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -29,8 +29,8 @@ func (d *Dir) Clear(keep map[string]bool) error {
 	})
 }
 
-// Empty removes a device's nodes and keeps its directories, so a running task that has mounted them sees nodes
-// that are made later.
+// Empty removes a device's nodes but not its directories, so a running task that has mounted a directory sees nodes
+// that are made there later.
 func (d *Dir) Empty(device string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -40,9 +40,9 @@ func (d *Dir) Empty(device string) error {
 	return remove(filepath.Join(d.path, device), func(string, fs.FileInfo) bool { return true })
 }
 
-// Withdraw removes every node with this number: its device was unplugged, and the kernel gives the number to
-// the next device, on any bus. Make refuses the number until Admit, or until freeFor has passed, because the
-// event precedes the removal of the node from sysfs.
+// Withdraw removes every node with this number. Call it when the kernel reports that the number's device was unplugged,
+// because the next device, on any bus, may get the number. Make then refuses the number until Admit, or until freeFor
+// has passed: sysfs still lists the removed node for a moment after the report.
 func (d *Dir) Withdraw(block bool, major, minor uint32) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -57,23 +57,23 @@ func (d *Dir) Withdraw(block bool, major, minor uint32) error {
 	})
 }
 
-// Admit records that a device has the number again.
+// Admit lets Make use the number again. Call it when the kernel reports a new node with this number.
 func (d *Dir) Admit(block bool, major, minor uint32) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.free, number{block, unix.Mkdev(major, minor)})
 }
 
-// Doubt records that calls of Admit may have been missed.
+// Doubt is Admit for all numbers. Call it when reports of new nodes may have been missed.
 func (d *Dir) Doubt() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	clear(d.free)
 }
 
-// remove removes some of the nodes and links below a directory. It first takes all rights from a node: a task that
-// keeps the node, by an O_PATH descriptor or a hard link, could otherwise open the next device with the same number.
-// After an error, remove continues with the other nodes.
+// remove removes nodes and links below dir, as selected by which. It first takes all rights from a node: a task that
+// keeps the node, by an O_PATH descriptor or a hard link, could otherwise open the next device with the same number. If
+// one can't be removed, remove continues with the others.
 func remove(dir string, which func(name string, info fs.FileInfo) bool) error {
 	root, err := os.OpenRoot(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -95,7 +95,7 @@ func remove(dir string, which func(name string, info fs.FileInfo) bool) error {
 		if info.Mode()&fs.ModeDevice != 0 {
 			failed = errors.Join(failed, root.Chmod(name, 0))
 			chown := root.Lchown(name, 0, 0)
-			if !errors.Is(chown, fs.ErrPermission) { // an agent that is not root owns the node already
+			if !errors.Is(chown, fs.ErrPermission) { // without root this fails, and the agent owns the node already
 				failed = errors.Join(failed, chown)
 			}
 		}
@@ -105,7 +105,7 @@ func remove(dir string, which func(name string, info fs.FileInfo) bool) error {
 	return errors.Join(failed, err)
 }
 
-// discard is remove for the node or link at a path, which need not exist.
+// discard removes the node or link at path, as remove does. It does nothing if path does not exist.
 func discard(path string) error {
 	return remove(filepath.Dir(path), func(name string, _ fs.FileInfo) bool { return name == filepath.Base(path) })
 }

@@ -1,14 +1,14 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package shadow makes device nodes for tasks. The kernel's nodes disappear when the device is unplugged,
-// return with other numbers, and belong to root. The nodes of this package keep their paths, follow the
-// numbers, and have the owner and mode that a task needs.
+// Package shadow makes device nodes for tasks. The kernel's nodes disappear when the device is unplugged, return with
+// other numbers, and belong to root. The nodes of this package keep their paths, follow the numbers, and have the owner
+// and mode that a task needs.
 //
-//	/dev/nomad-usb/10c4-ea60-0001/tty          as /dev/ttyUSB0 now
-//	/dev/nomad-usb/10c4-ea60-0001/usb          as /dev/bus/usb/001/004 now
-//	/dev/nomad-usb/10c4-ea60-0001/bus/001/004  the same, in a directory to mount at /dev/bus/usb for libusb
-//	/dev/nomad-usb/10c4-ea60-0001/sys/1-1      a link to the device, to mount at /sys/bus/usb/devices
+//	/dev/nomad-usb/10c4-ea60-0001/tty          at present the same device as /dev/ttyUSB0
+//	/dev/nomad-usb/10c4-ea60-0001/usb          at present the same device as /dev/bus/usb/001/004
+//	/dev/nomad-usb/10c4-ea60-0001/bus/001/004  the same as usb; for libusb, bus is mounted at /dev/bus/usb
+//	/dev/nomad-usb/10c4-ea60-0001/sys/1-1      a link into /sys; for libusb, sys is mounted at /sys/bus/usb/devices
 package shadow
 
 import (
@@ -27,9 +27,9 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/owndir"
 )
 
-// Device is the wanted content of the directory of one device.
+// Device is the wanted content of a device's directory.
 type Device struct {
-	Name  string // of its directory
+	Name  string // name of the directory
 	Nodes []Node
 
 	Bus []Node // in bus/, with names such as "001/004"
@@ -38,20 +38,19 @@ type Device struct {
 
 // Node is one device node.
 type Node struct {
-	Name   string // in the directory: "tty"
-	Source string // the kernel's node, absolute
+	Name   string // name in the directory, such as "tty"
+	Source string // absolute path of the kernel's node
 	Block  bool
 	Major  uint32
 	Minor  uint32
 
-	// Held is set in a simulation. The source is then not a device node but a file, or a link to a
-	// pseudo-terminal ("/dev/pts/7"). Held must report whether the simulation has the terminal now. The node
-	// is made as a link to the source. The simulation's numbers are ignored, because real devices of the
-	// machine have the same numbers.
+	// Held is set in a simulation. It must report whether a pseudo-terminal ("/dev/pts/7") belongs to the simulation now.
+	// Source is then not a device node but a file, or a link to such a terminal, and Make makes a link to Source. It
+	// ignores the simulation's numbers, because real devices of the machine may have the same.
 	Held func(terminal string) bool
 
 	Mode     fs.FileMode // permission bits
-	UID, GID int         // -1: the source's
+	UID, GID int         // -1: as for Source
 }
 
 // Link is a symlink.
@@ -60,7 +59,7 @@ type Link struct{ Name, Target string }
 // ErrRefused means that this process has no right to make nodes. Tasks then get the kernel's nodes.
 var ErrRefused = errors.New("no right to make device nodes")
 
-// ErrWithdrawn means that the device of a node was unplugged since Begin.
+// ErrWithdrawn means that the device of a node was unplugged, so the node's number is withdrawn.
 var ErrWithdrawn = errors.New("the device was unplugged")
 
 // Dir is the directory of all devices. Any goroutine may call Empty, Withdraw, Admit and Doubt. Only one
@@ -71,14 +70,14 @@ type Dir struct {
 
 	mu        sync.Mutex           // held while nodes are made or removed
 	withdrawn map[number]bool      // numbers that were withdrawn since Begin
-	free      map[number]time.Time // when a number was withdrawn, until Admit
+	free      map[number]time.Time // time at which a number was withdrawn, until Admit
 }
 
-// freeFor is how long the kernel may list a node after the event of its removal. If it still lists the node
-// after that, the node exists, and the event was synthetic ("udevadm trigger -c remove").
+// freeFor is how long sysfs may list a node after the event of its removal. A node that is listed for longer exists,
+// and the event was synthetic ("udevadm trigger -c remove").
 const freeFor = 10 * time.Second
 
-// number is the number of a node.
+// number is the kind and number of a device node.
 type number struct {
 	block bool
 	rdev  uint64
@@ -134,15 +133,15 @@ func (d *Dir) Check() error {
 	if err := d.isFree(); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	for dir := d.path; ; dir = filepath.Dir(dir) { // the nearest existing directory
+	for dir := d.path; ; dir = filepath.Dir(dir) { // looks for the nearest existing directory
 		if err := mayHoldDevices(dir); !errors.Is(err, fs.ErrNotExist) || dir == "/" {
 			return err
 		}
 	}
 }
 
-// Begin is called before a scan. Make refuses a node whose number is withdrawn after Begin, because the scan
-// may have found another device with that number.
+// Begin must be called before each scan. Make refuses a node whose number is withdrawn after Begin, because another
+// device may have this number since the scan.
 func (d *Dir) Begin() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -169,12 +168,12 @@ func (d *Dir) Make(dev Device) error {
 	return refused(dev.make(filepath.Join(d.path, dev.Name)))
 }
 
-// make makes the nodes and links of the device in dir, and removes all others from it.
+// make makes the nodes and links of the device in dir, and removes all other nodes and links.
 func (dev Device) make(dir string) error {
 	if err := makeDir(dir); err != nil {
 		return err
 	}
-	wanted := map[string]bool{} // below dir
+	wanted := map[string]bool{} // paths below dir
 	put := func(name string, depth int, make func(path string) error) error {
 		parts := strings.Split(name, "/")
 		if len(parts) != depth || slices.ContainsFunc(parts, func(part string) bool { return !plain(part) }) {
@@ -209,7 +208,7 @@ func (dev Device) make(dir string) error {
 // makeDir makes a directory with mode 0755, independent of the umask.
 func makeDir(path string) error {
 	if info, err := os.Lstat(path); err == nil && !info.IsDir() {
-		if err := discard(path); err != nil { // a node that had this name
+		if err := discard(path); err != nil { // an earlier node with this name
 			return err
 		}
 	}

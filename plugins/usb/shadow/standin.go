@@ -14,9 +14,9 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/owndir"
 )
 
-// standIn makes a link at path to a simulated node, and sets the node's owner and mode. A simulated node is a
-// file, or the target of a link to a pseudo-terminal. Tasks get the simulated node, so only root and this process's
-// user may be able to change its directory, and a link must lead to a terminal that the simulation has now.
+// standIn makes a link at path to a simulated node, and sets the simulated node's owner and mode. This node is a file,
+// or the target of a link to a pseudo-terminal. Tasks get access to it, so users other than root and this process's
+// must not be able to change its directory, and a terminal must belong to the simulation now.
 func (n Node) standIn(path string) error {
 	if err := owndir.Check(filepath.Dir(n.Source)); err != nil {
 		return err
@@ -37,7 +37,7 @@ func (n Node) standIn(path string) error {
 		return &fs.PathError{Op: "stat", Path: source, Err: err}
 	}
 	switch {
-	case isLink && !n.Held(terminal): // must be after the open, because the terminal's number may be reused
+	case isLink && !n.Held(terminal): // after the open: until then, the number can pass to another terminal
 		return fmt.Errorf("%s links to %s, not to the terminal of a simulated stick", n.Source, terminal)
 	case !isLink && (st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink != 1):
 		return fmt.Errorf("%s is not a simulated node: it is neither a file with one name nor a link to a pseudo-terminal",

@@ -38,8 +38,8 @@ func Holds(dir, terminal string) bool {
 	return slices.ContainsFunc(ports, func(name string) bool { return portHolds(root, name, terminal) })
 }
 
-// portHolds checks the file of one port. The stick's process holds an open file description lock for writing on it. A
-// process that can only read the file can't get that lock.
+// portHolds reports whether the file of one port lists the terminal, and is locked by a stick's process. The lock is an
+// open file description lock for writing: a process that can only read the file can't get one.
 func portHolds(root *os.Root, name, terminal string) bool {
 	f, err := root.Open(name)
 	if err != nil {
@@ -50,7 +50,7 @@ func portHolds(root *os.Root, name, terminal string) bool {
 	lock := unix.Flock_t{Type: unix.F_RDLCK}
 	err = unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &lock)
 	if err != nil || lock.Type != unix.F_WRLCK {
-		return false // its process has exited
+		return false // the stick's process has exited
 	}
 	text, err := io.ReadAll(f)
 	return err == nil && slices.Contains(strings.Fields(string(text)), terminal)

@@ -156,7 +156,7 @@ func TestPlug_EqualSticksDifferByPort(t *testing.T) {
 func TestUnplug_RemovesEverything(t *testing.T) {
 	dir := t.TempDir()
 	plug(t, dir, usbsim.Stick{Functions: []string{"tty", "hidraw"}}).Unplug()
-	empty := listing(t, dir) // with a root hub
+	empty := listing(t, dir) // the root hub stays
 	descriptors := testsupport.Descriptors(t)
 	for range 3 {
 		p := plug(t, dir, usbsim.Stick{Serial: "x", Functions: []string{"hidraw", "tty"}})
@@ -174,7 +174,7 @@ func TestUnplug_RemovesEverything(t *testing.T) {
 	test.SliceEmpty(t, held, test.Sprint("left"))
 }
 
-func TestPlug_PortIsTakenOnce(t *testing.T) {
+func TestPlug_RefusesAPortThatIsTaken(t *testing.T) {
 	dir := t.TempDir()
 	p := plug(t, dir, usbsim.Stick{})
 	_, err := usbsim.Plug(dir, usbsim.Stick{})
@@ -187,7 +187,7 @@ func TestPlug_PortIsTakenOnce(t *testing.T) {
 }
 
 // The simulator usually runs as root, so it must not follow links to other directories.
-func TestPlug_StaysInDirectory(t *testing.T) {
+func TestPlug_ChangesNothingOutsideItsDirectory(t *testing.T) {
 	for _, name := range []string{"dev", "sys", "dev/bus", "dev/serial", "sys/devices", ".simulate"} {
 		dir, outside := t.TempDir(), t.TempDir()
 		if name != ".simulate" {
@@ -243,7 +243,7 @@ func TestHolds_IsTrueUntilUnplugged(t *testing.T) {
 	test.True(t, Holds(dir, terminal), test.Sprintf("%s is not held", terminal))
 	kill()
 	test.False(t, Holds(dir, terminal), test.Sprint("it is held by a process that was killed"))
-	left, err := os.Open(filepath.Join(dir, stateDir, "1-1")) // as any user can
+	left, err := os.Open(filepath.Join(dir, stateDir, "1-1")) // any user can read this file
 	must.NoError(t, err)
 	defer left.Close()
 	whole := unix.Flock_t{Type: unix.F_WRLCK}
@@ -262,7 +262,7 @@ func TestHolds_IsTrueUntilUnplugged(t *testing.T) {
 }
 
 // Holds may check the leftover file of a killed process while another process takes the port.
-func TestPlug_TakesPortDuringHolds(t *testing.T) {
+func TestPlug_IsNotDisturbedByHolds(t *testing.T) {
 	dir := t.TempDir()
 	plug(t, dir, usbsim.Stick{}).Unplug()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -284,7 +284,7 @@ func TestPlug_TakesPortDuringHolds(t *testing.T) {
 	all.Wait()
 }
 
-func TestPlug_MistakeChangesNothing(t *testing.T) {
+func TestPlug_InvalidStickChangesNothing(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new")
 	for want, s := range map[string]usbsim.Stick{
 		`port "1-1.4" is not a bus up to 12 and a port: write it like "1-1"`:    {Port: "1-1.4"},
@@ -366,7 +366,7 @@ func TestServe_PrintsAndAnswersLines(t *testing.T) {
 		}
 	}
 
-	// nobody reads the answers, and one line is unterminated
+	// the task reads no answers, and its line is longer than Serve's buffer of 4 kB
 	port, err := os.OpenFile(filepath.Join(dir, p.Nodes[0]), os.O_RDWR, 0)
 	must.NoError(t, err)
 	defer port.Close()
@@ -380,7 +380,7 @@ func TestServe_PrintsAndAnswersLines(t *testing.T) {
 	test.NoError(t, <-served)
 	_, open := <-said
 	test.False(t, open, test.Sprint("it reported more"))
-	// a task that has the port open gets a hangup
+	// a task that has the port open must get a hangup
 	p.Unplug()
 	port.SetReadDeadline(time.Now().Add(time.Minute))
 	io.Copy(io.Discard, port)

@@ -13,7 +13,7 @@ import (
 	"unicode"
 )
 
-// attributes reads the files of one directory of sysfs. err is the first error of a mandatory file.
+// attributes reads the files of one directory of sysfs. err is the first error of a mandatory attribute.
 type attributes struct {
 	root fs.FS
 	dir  string
@@ -55,7 +55,7 @@ func (a *attributes) number(name string, base, bits int) uint64 {
 	return 0
 }
 
-// optional parses an attribute, or returns 0 if it is missing.
+// optional parses an attribute, or returns 0 if it is missing or invalid.
 func (a *attributes) optional(name string, base, bits int) uint64 {
 	n, _ := strconv.ParseUint(a.text(name), base, bits)
 	return n
@@ -76,8 +76,8 @@ const (
 	interfaceLength = 9
 )
 
-// settings reads the classes of the interfaces from the descriptors that the kernel has cached. An interface
-// has a descriptor for each of its settings.
+// settings returns the classes of the interfaces in all settings of all configurations, from the descriptors that the
+// kernel has cached. There is a descriptor for each setting.
 func (a *attributes) settings() []Class {
 	b, _ := fs.ReadFile(a.root, path.Join(a.dir, "descriptors"))
 	var all []Class

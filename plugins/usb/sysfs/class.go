@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// classes has the names from https://www.usb.org/defined-class-codes. gousb uses the same names for
-// the classes that it names.
+// classes has the names of classes from https://www.usb.org/defined-class-codes. gousb uses the same names, but does
+// not have all of them.
 var classes = map[uint8]string{
 	0x00: "per-interface",
 	0x01: "audio",

@@ -11,7 +11,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// These tests cover bugs of Nomad's example USB plugin.
+// The tests in this file cover bugs of Nomad's example USB plugin.
 
 func TestScan_ReadsFieldsThatTasksNeed(t *testing.T) {
 	devices, err := Scan(tree(t, xhci, cp2102(pc+"/usb1/1-1", 1, 4, "ttyUSB0", "0001")))
@@ -29,7 +29,7 @@ func TestScan_ReadsFieldsThatTasksNeed(t *testing.T) {
 func TestScan_LocalityIsPCIAddress(t *testing.T) {
 	for dir, want := range map[string]string{
 		pc + "/usb1/1-1": "0000:00:14.0",
-		"sys/devices/platform/dummy_hcd.0/usb1/1-1": "", // without NUMA locality
+		"sys/devices/platform/dummy_hcd.0/usb1/1-1": "", // not on PCI: without NUMA locality
 	} {
 		devices, err := Scan(tree(t, cp2102(dir, 1, 4, "ttyUSB0", "0001")))
 		must.NoError(t, err, must.Sprint(dir))

@@ -15,7 +15,7 @@ import (
 
 // Device is the state of a USB device at a scan. Two scans of an unchanged machine return equal values.
 type Device struct {
-	Name    string // the kernel's, from bus and ports: "1-1.4" is port 4 of the hub in port 1 of bus 1
+	Name    string // the kernel's name: "1-1.4" is port 4 of the hub in port 1 of bus 1
 	Bus     int
 	Address int // changes at each re-plug
 
@@ -23,8 +23,7 @@ type Device struct {
 	// "pci-0000:00:14.0-usbv2-0:1.4". It does not depend on bus numbers, which may change at a reboot.
 	Path string
 
-	// PCIBusID is the address of its controller ("0000:00:14.0"), empty if the controller is not a PCI
-	// device.
+	// PCIBusID is the PCI address of the device's controller ("0000:00:14.0"), or empty if the controller is not on PCI.
 	PCIBusID string
 
 	ID      ID
@@ -41,7 +40,7 @@ type Device struct {
 	// duplicates.
 	Settings []Class
 	Udev     map[string][]string // properties of the device and its nodes, set by AddUdev
-	Nodes    []Node              // the device's own first, then by kind, interface and name
+	Nodes    []Node              // sorted: the device's own first, then by kind, interface and name
 }
 
 // Drivers returns the names of the kernel drivers of the device's interfaces, sorted, without duplicates.
@@ -81,7 +80,7 @@ func (d Device) OnlyDisk() bool {
 
 // hasDisk reports whether the device has a disk, even if no driver is bound to it yet.
 func (d Device) hasDisk() bool {
-	const massStorage = 0x08 // a class
+	const massStorage = 0x08 // the code of a class
 	return slices.ContainsFunc(d.Nodes, func(n Node) bool { return slices.Contains(diskKinds, n.Kind) }) ||
 		slices.ContainsFunc(d.Interfaces, func(i Interface) bool { return i.Class.Class == massStorage }) ||
 		slices.ContainsFunc(d.Settings, func(c Class) bool { return c.Class == massStorage })
@@ -117,7 +116,7 @@ func (c Class) String() string { return fmt.Sprintf("%02x/%02x/%02x", c.Class, c
 type Interface struct {
 	Number int
 	Class  Class
-	Driver string // the kernel's, empty if none is bound
+	Driver string // name of the kernel driver, empty if none is bound
 }
 
 // Kind is the purpose of a node.
@@ -146,7 +145,7 @@ var diskKinds = []Kind{Storage, SG, BSG}
 type Node struct {
 	Kind      Kind
 	Path      string // below the root, without a leading slash: "dev/ttyUSB0"
-	Interface int    // -1 for the device's own
+	Interface int    // number of the interface, or -1 for the device's own node
 	Block     bool
 	Major     uint32
 	Minor     uint32

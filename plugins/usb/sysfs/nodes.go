@@ -32,10 +32,10 @@ func nodes(root fs.FS, dir string) []Node {
 		entries, _ := fs.ReadDir(root, at)
 		event := readUevent(root, at, entries)
 		if at != dir && event["DEVTYPE"] == "usb_device" {
-			return // a device behind this one
+			return // another device, plugged into this one
 		}
 		if event["DEVTYPE"] == "usb_interface" {
-			// such as 1-1.4:1.0: device, configuration, interface
+			// a name such as 1-1.4:1.0 consists of device, configuration and interface
 			if n, err := strconv.Atoi(at[strings.LastIndexByte(at, '.')+1:]); err == nil {
 				of = n
 			}
@@ -107,8 +107,9 @@ func readUevent(root fs.FS, dir string, entries []fs.DirEntry) map[string]string
 	return event
 }
 
-// Links returns udev's links to nodes, sorted, by the path of the node. A link's name contains the device's name, as
-// in "dev/serial/by-id/usb-Silicon_Labs_CP2102_0001-if00-port0". udev makes them after the device appears.
+// Links returns udev's links to device nodes, sorted, by the path of the node. The name of a link contains the device's
+// name, as in "dev/serial/by-id/usb-Silicon_Labs_CP2102_0001-if00-port0". udev makes the links some time after the
+// device appears.
 func Links(root fs.FS) map[string][]string {
 	links := make(map[string][]string)
 	for _, class := range []string{"disk", "input", "serial", "snd", "v4l"} {

@@ -17,7 +17,7 @@ import (
 // devices is the kernel's directory with the devices and interfaces of all buses, as links into sys/devices.
 const devices = "sys/bus/usb/devices"
 
-// hub is the class of hubs.
+// hub is the class code of hubs.
 const hub = 0x09
 
 // Scan lists the devices that are plugged in, except hubs, in the order of their buses and ports. root has
@@ -92,8 +92,8 @@ func read(root fs.FS, name string) (Device, bool) {
 	return d, a.err == nil && same && err == nil && still == dir
 }
 
-// Identify reads Name, Bus, Address and ID of a device again, for a comparison with the result of Scan. The
-// kernel takes no lock for these reads. Identify returns false if the device does not exist.
+// Identify reads Name, Bus, Address and ID of a device again, to compare them with the result of Scan. It never blocks:
+// the kernel takes no lock for these reads. It returns false if the device does not exist.
 func Identify(root fs.FS, name string) (Device, bool) {
 	a := attributes{root: root, dir: path.Join(devices, name)}
 	d := a.identity(name)
@@ -116,7 +116,7 @@ func (a *attributes) identity(name string) Device {
 	}
 }
 
-// interfaces returns the interfaces of the active configuration. Other interfaces have no directory.
+// interfaces returns the interfaces of the active configuration. sysfs has no directories of other interfaces.
 func (a *attributes) interfaces(name string) []Interface {
 	entries, _ := fs.ReadDir(a.root, a.dir)
 	var all []Interface

@@ -339,7 +339,7 @@ func TestScan_AcceptsAnyText(t *testing.T) {
 		"\x1b[31mred":                   "[31mred",
 		"broken \xff\xfe":               "broken \uFFFD",
 		"":                              "",
-		"a\u202eb\u200bc\u2028d\u0085e": "a b c d e", // these reverse the line, have no width, or end a line
+		"a\u202eb\u200bc\u2028d\u0085e": "a b c d e", // such characters reverse the line, have no width, or end a line
 		strings.Repeat("x", 513):        strings.Repeat("x", 512),
 		"x" + strings.Repeat("ä", 300):  "x" + strings.Repeat("ä", 255), // 511 bytes: half a character is cut off
 		strings.Repeat("\xff", 10000):   "\uFFFD",
@@ -379,7 +379,7 @@ func TestScan_IgnoresNamesOutsideDev(t *testing.T) {
 	}
 }
 
-// A device behind another device is listed separately.
+// A device that is plugged into another device is listed separately, with its own nodes.
 func TestScan_HubHasNoNodesOfChildren(t *testing.T) {
 	got, err := Scan(tree(t, xhci, cp2102(pc+"/usb1/1-1", 1, 2, "ttyUSB0", "outer"), cp2102(pc+"/usb1/1-1/1-1.2", 1, 3,
 		"ttyUSB1", "inner")))
@@ -397,7 +397,7 @@ func TestScan_FailsWithoutSys(t *testing.T) {
 	test.ErrorIs(t, err, fs.ErrNotExist, test.Sprintf("got %v", got))
 }
 
-// counted is a file system that calls a function, the field at, once: before the nth access to the file system.
+// counted is a file system that calls the function at before the nth access, and only then.
 type counted struct {
 	fstest.MapFS
 	n  *int

@@ -10,7 +10,7 @@ import (
 )
 
 func TestScan_ReadsTheClassesOfEveryConfiguration(t *testing.T) {
-	// a modem that is a disk until it is switched to its second configuration
+	// the descriptors of a modem that is a disk until it is switched to its second configuration
 	whole := []byte{
 		18, 1, 0, 2, 0, 0, 0, 64, 0xd1, 0x12, 0x06, 0x15, 2, 1, 1, 2, 0, 2,
 		9, 2, 25, 0, 1, 1, 0, 0xc0, 50,

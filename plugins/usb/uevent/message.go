@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// receive waits for a message. It returns nil for a message that neither comes from the kernel nor was sent
-// to udev's group. If the queue is empty, receive calls drained before it waits.
+// receive waits for a message and returns it, or nil if it neither comes from the kernel nor was sent to udev's group.
+// Each time that receive finds the queue empty, it calls drained before it waits.
 func receive(conn syscall.RawConn, buffer []byte, drained func()) (message []byte, err error) {
 	var from unix.Sockaddr
 	var n int
@@ -36,7 +36,7 @@ func receive(conn syscall.RawConn, buffer []byte, drained func()) (message []byt
 	return buffer[:n], nil
 }
 
-// Number is the number of a device node.
+// Number is the kind and number of a device node.
 type Number struct {
 	Block        bool
 	Major, Minor uint32

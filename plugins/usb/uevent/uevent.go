@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package uevent receives the kernel's events about USB devices that are plugged in or unplugged, and
-// udev's events after it has processed them.
+// Package uevent receives the events that the kernel sends when USB devices are plugged in or unplugged, and the events
+// that udev sends after it has processed them.
 package uevent
 
 import (
@@ -16,29 +16,29 @@ import (
 )
 
 const (
-	kernelGroup = 1       // lib/kobject_uevent.c
-	udevGroup   = 2       // systemd, src/libsystemd/sd-device/device-monitor.c
-	messageSize = 8 << 10 // for a path, and the environment of at most UEVENT_BUFFER_SIZE, 2 KiB
-	queueSize   = 8 << 20 // the most that the kernel queues for a slow reader
+	kernelGroup = 1       // netlink group of the kernel's events (lib/kobject_uevent.c)
+	udevGroup   = 2       // netlink group of udev's events (systemd, src/libsystemd/sd-device/device-monitor.c)
+	messageSize = 8 << 10 // bytes: a path, and an environment of at most UEVENT_BUFFER_SIZE, 2 KiB
+	queueSize   = 8 << 20 // bytes that the kernel queues at most for a slow reader
 )
 
 // Handler has the functions that Listen calls, all from one goroutine.
 type Handler struct {
-	// Removed is called for each removed node of a USB device, before Kick. The kernel may give the
-	// node's number to the next device. Added is called for each new node.
+	// Removed is called for each removed node of a USB device, before Kick, because the next device may get the node's
+	// number. Added is called for each new node.
 	Removed, Added func(Number)
 
-	// Missed is called before Kick when removals may have been missed: at the start, and after an
-	// overflow of the queue, once the messages still in the queue are processed.
+	// Missed is called, before Kick, when removals may have been missed: at the start, and after an overflow of the queue,
+	// once the messages that are still in the queue are processed.
 	Missed func()
 
-	// Kick is called after an event about a USB device or an object of its drivers, again after udev
-	// has set the owner and mode of a node, and after Missed.
+	// Kick is called after Missed and after each event about a USB device or an object of its drivers. For a new node,
+	// udev sends a second event when it has set owner and mode.
 	Kick func()
 }
 
-// Listen returns when ctx ends or when it can't receive events. It needs no privilege. The network
-// namespace of an unprivileged container gets no events.
+// Listen calls the functions of h until ctx ends or events can't be received, and returns the reason. It needs no
+// privilege. The network namespace of an unprivileged container gets no events.
 func Listen(ctx context.Context, h Handler) error {
 	socket, err := open()
 	if err != nil {
@@ -88,7 +88,7 @@ func (h Handler) listen(ctx context.Context, socket *os.File, about func(message
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case errors.Is(err, unix.ENOBUFS):
-			lost = true // the kernel drops more messages without a further error until the queue is empty
+			lost = true // until the queue is empty, the kernel drops messages without a further error
 		case err != nil:
 			return fmt.Errorf("failed to read the kernel's events: %w", err)
 		case about(message):

@@ -92,7 +92,7 @@ func TestMessage_HasTheNodeNumber(t *testing.T) {
 	}
 }
 
-// The scan that follows a kick depends on the reported removals.
+// A kick starts a scan, and the scan must already know which nodes were removed.
 func TestListen_ReportsRemovalBeforeKick(t *testing.T) {
 	socket := opened(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -132,7 +132,7 @@ func kicker(kicks chan<- struct{}) Handler {
 		Kick: func() { kicks <- struct{}{} }}
 }
 
-// sendHarmless makes the kernel send a harmless event. It returns false without root.
+// sendHarmless makes the kernel send an event about /dev/null. It returns false without root.
 func sendHarmless(t *testing.T) bool {
 	t.Helper()
 	text := fmt.Sprintf("change 00000000-0000-4000-8000-000000000000 RUN=%d", os.Getpid())
@@ -153,7 +153,7 @@ func own(message []byte) bool {
 }
 
 func TestListen_EndsWithContext(t *testing.T) {
-	opened(t).SetReadDeadline(time.Time{}) // opens the runtime's own descriptors, before they are counted
+	opened(t).SetReadDeadline(time.Time{}) // makes the runtime open its own descriptors before the count
 	descriptors := testsupport.Descriptors(t)
 	goroutines := runtime.NumGoroutine()
 	for range 10 {
@@ -200,7 +200,7 @@ func TestListen_KicksForEachMessage(t *testing.T) {
 	}
 }
 
-func TestListen_KicksAfterLoss(t *testing.T) {
+func TestListen_KicksAfterLostMessages(t *testing.T) {
 	for range 50 {
 		if kicksAfterLoss(t) {
 			return
@@ -209,8 +209,8 @@ func TestListen_KicksAfterLoss(t *testing.T) {
 	t.Error("each time other events came in between")
 }
 
-// kicksAfterLoss makes a listener lose messages, and checks the kicks. It returns false, without a check at the end, if
-// messages of other processes came in between: these may be lost, too.
+// kicksAfterLoss makes a listener lose messages, and checks the kicks. It returns false, without the last check, if
+// messages of other processes came in between, because they may be lost, too.
 func kicksAfterLoss(t *testing.T) bool {
 	t.Helper()
 	socket := opened(t)
@@ -241,7 +241,7 @@ func kicksAfterLoss(t *testing.T) bool {
 	if others {
 		return false
 	}
-	// The kernel drops messages, without a further error, until the queue is empty: Missed must be called after that.
+	// Missed must be called when the queue is empty: until then, the kernel may drop more messages without an error.
 	if lost && (missed != 2 || read == 0 || readBefore != read) {
 		t.Errorf("Missed was called %d times, the last time after %d of %d queued messages", missed, readBefore, read)
 	}
@@ -260,7 +260,7 @@ func send(t *testing.T, text string, to *unix.SockaddrNetlink) bool {
 	return err == nil
 }
 
-func TestListen_KicksForUdev(t *testing.T) {
+func TestListen_KicksForMessagesOfUdev(t *testing.T) {
 	socket := opened(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	kicks, ended := make(chan struct{}, 100), make(chan error, 1)

@@ -16,11 +16,10 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// tables are the paths of the table in distributions. The first that exists is used.
+// tables are the paths of the table in different distributions. The first that exists is used.
 var tables = []string{"usr/share/hwdata/usb.ids", "usr/share/misc/usb.ids", "var/lib/usbutils/usb.ids"}
 
-// Names caches the names that were looked up. It reads the table, of some 700 kB, for each new id. Only
-// one goroutine may use it.
+// Names caches the results of Lookup, which otherwise reads the table, of some 700 kB. Only one goroutine may use it.
 type Names map[sysfs.ID]names
 
 type names struct{ vendor, product string }
@@ -42,7 +41,8 @@ func (n Names) Lookup(root fs.FS, id sysfs.ID) (vendor, product string) {
 	return found.vendor, found.product
 }
 
-// lookup parses lines such as these. Vendors come first. Classes follow, in the same form after a letter:
+// lookup finds the names in a table with lines such as these. The classes follow after the last vendor. Their lines
+// differ in the letter at the start:
 //
 //	10c4  Silicon Labs
 //		ea60  CP210x UART Bridge

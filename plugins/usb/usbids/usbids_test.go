@@ -37,7 +37,7 @@ func TestNames_FindVendorAndProduct(t *testing.T) {
 		for id, want := range map[sysfs.ID]string{
 			{Vendor: 0x0403, Product: 0x6001}: "Future Technology Devices International, Ltd|FT232 Serial (UART) IC",
 			{Vendor: 0x0403, Product: 0x6010}: "Future Technology Devices International, Ltd|FT2232C/D/H Dual UART/FIFO IC",
-			{Vendor: 0x0403, Product: 0x0150}: "Future Technology Devices International, Ltd|", // another vendor's product
+			{Vendor: 0x0403, Product: 0x0150}: "Future Technology Devices International, Ltd|", // 0150 is another vendor's
 			{Vendor: 0x0457, Product: 0x0150}: "Silicon Integrated Systems Corp./Z\uFFFD|Super Talent 1GB Flash Drive",
 			{Vendor: 0x0458, Product: 0x0001}: "KYE Systems Corp. (Mouse Systems)|",
 			{Vendor: 0x1a6e, Product: 0x089a}: "|",
@@ -49,7 +49,7 @@ func TestNames_FindVendorAndProduct(t *testing.T) {
 	}
 }
 
-func TestNames_ReadFirstTable(t *testing.T) {
+func TestNames_ReadTheFirstTableFound(t *testing.T) {
 	id := sysfs.ID{Vendor: 0x10c4, Product: 0xea60}
 	root := fstest.MapFS{}
 	vendor, product := Names{}.Lookup(root, id)
