@@ -143,8 +143,8 @@ func (d *datasetLab) leavesNothing() {
 	}
 }
 
-// TestLab_WithDatasets follows the README and docs/plugins/dataset.md, and runs the examples.
-func TestLab_WithDatasets(t *testing.T) {
+// TestLab_RunsWithDatasets follows the README and docs/plugins/dataset.md, and runs the examples.
+func TestLab_RunsWithDatasets(t *testing.T) {
 	testsupport.Long(t, "starts its own lab")
 	d := newDatasetLab(t)
 	test.StrContains(t, d.out.String(), "No devices.", test.Sprint("devices without -dataset"))

@@ -29,7 +29,7 @@ func TestCommand_WrapsErrors(t *testing.T) {
 	}
 }
 
-func TestCommand_InterruptSaysWhatRuns(t *testing.T) {
+func TestCommand_InterruptReportsWhatKeepsRunning(t *testing.T) {
 	for name, tc := range map[string]struct {
 		do   func(ctx context.Context) error
 		want string

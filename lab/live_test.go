@@ -187,8 +187,8 @@ func watched(t *testing.T, ctx context.Context, l *Lab) {
 	must.ErrorIs(t, <-ended, context.Canceled)
 }
 
-// TestLab_FromUpToDown runs the commands in the order in which a developer uses them.
-func TestLab_FromUpToDown(t *testing.T) {
+// TestLab_WorksFromUpToDown runs the commands in the order in which a developer uses them.
+func TestLab_WorksFromUpToDown(t *testing.T) {
 	l, out := live(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
@@ -328,8 +328,8 @@ func TestUp_CleansUpAfterAFailure(t *testing.T) {
 	test.True(t, os.IsNotExist(err), test.Sprintf("the directory still exists: %v", err))
 }
 
-// TestLab_WithASimulatedStick follows the README.
-func TestLab_WithASimulatedStick(t *testing.T) {
+// TestLab_RunsWithASimulatedStick follows the README.
+func TestLab_RunsWithASimulatedStick(t *testing.T) {
 	testsupport.Long(t, "starts its own lab")
 	l, out := live(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)

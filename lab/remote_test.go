@@ -55,8 +55,9 @@ func TestMakeHost_KeepsPortAndKeyOfARunningLab(t *testing.T) {
 	test.Eq(t, first.HostKey, again.HostKey, test.Sprint("the key of the running lab"))
 }
 
-// TestLab_WithAHost follows docs/start/lab.md: the example runs on a host that two nodes reach; one node is drained.
-func TestLab_WithAHost(t *testing.T) {
+// TestLab_RunsWithAnSSHHost follows docs/start/lab.md: the example runs on a host that two nodes reach; one node is
+// drained.
+func TestLab_RunsWithAnSSHHost(t *testing.T) {
 	testsupport.Long(t, "starts its own lab")
 	l, out := live(t)
 	does := func(want string, f func() error) {
@@ -124,8 +125,8 @@ func TestLab_WithAHost(t *testing.T) {
 	})
 }
 
-// TestLab_WithNodes runs a job on three nodes, and reloads a plugin on all of them.
-func TestLab_WithNodes(t *testing.T) {
+// TestLab_RunsWithSeveralNodes runs a job on three nodes, and reloads a plugin on all of them.
+func TestLab_RunsWithSeveralNodes(t *testing.T) {
 	testsupport.Long(t, "starts three agents")
 	l, out := live(t)
 	ctx := t.Context()

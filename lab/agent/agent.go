@@ -58,7 +58,7 @@ type Options struct {
 	// Name is the node's name; if empty, the host's name.
 	Name string
 
-	// Progress is called with the state of steps that can take long. May be nil.
+	// Progress, if set, is called with the current step when a step can take long.
 	Progress func(format string, args ...any) `json:"-"`
 }
 
@@ -70,10 +70,10 @@ type Plugin struct {
 	// uses), ${host_volume_plugin_dir} (for the agent's host volume plugins) and ${http_port} (of the agent's API).
 	Config string
 
-	// HostVolume is the id of the binary as a host volume plugin of the same agent; empty if it is not one.
+	// HostVolume is the binary's id as a host volume plugin, if it also is one.
 	HostVolume string
 
-	// HostVolumeFile is the content of <HostVolume>.hcl next to the host volume plugin; if empty, no file is written.
+	// HostVolumeFile is written to <HostVolume>.hcl next to the host volume plugin; if empty, no file is written.
 	HostVolumeFile string
 }
 
@@ -98,22 +98,19 @@ func (p Plugin) Driver() string {
 	return d
 }
 
-// Agent is one private agent. Its methods are not safe for concurrent use,
-// except Client, Address and Log.
+// Agent is one private agent. Its methods are not safe for concurrent use, except Client, Address and Log.
 type Agent interface {
 	// Info describes the agent.
 	Info() Info
 
-	// Address is the URL of the API and the web UI. It stays the same over
-	// restarts.
+	// Address is the URL of the API and the web UI. It stays the same after a restart.
 	Address() string
 
 	// Client returns a client of the agent's API.
 	Client() *api.Client
 
-	// Start starts the agent's process again after Stop or Kill, with the same
-	// directories and ports; running tasks re-attach. It returns when the process
-	// runs; see WaitHealthy.
+	// Start starts the agent's process again after Stop or Kill, with the same directories and ports. It returns when the
+	// process runs; call WaitHealthy to wait for the plugins. Running tasks are attached again.
 	Start(ctx context.Context) error
 
 	// Stop ends the agent's process and its plugins. Tasks keep running.
@@ -122,42 +119,41 @@ type Agent interface {
 	// Kill ends only the agent's process, with SIGKILL.
 	Kill(ctx context.Context) error
 
-	// Alive returns nil while the agent's process runs, and otherwise an error
-	// with the last lines of its log.
+	// Alive returns nil while the agent's process runs, and otherwise an error with the last lines of its log.
 	Alive(ctx context.Context) error
 
 	// Log returns the agent's log so far.
 	Log() (string, error)
 
-	// LogPath is the log's file on this machine.
+	// LogPath is the path of the log file on this machine.
 	LogPath() string
 
-	// Reconfigure replaces the plugins, the agent's configuration and the files of
-	// its host volume plugins. The agent uses them from its next Start on. All other
-	// options must be unchanged.
+	// Reconfigure replaces the plugins, the agent's configuration and the files of its host volume plugins. They take
+	// effect at the next Start. All other options must be unchanged.
 	Reconfigure(o Options) error
 
-	// StateDir is the value of ${state_dir} in a plugin's Config, as tasks see it.
+	// StateDir is the value of ${state_dir} in a plugin's Config. This path and the next three are valid where tasks run:
+	// on this machine, or in the container.
 	StateDir() string
 
-	// DataDir is Nomad's data_dir, as tasks see it.
+	// DataDir is Nomad's data_dir.
 	DataDir() string
 
-	// PluginDir is Nomad's plugin_dir, as tasks see it.
+	// PluginDir is Nomad's plugin_dir.
 	PluginDir() string
 
-	// HostVolumePluginDir is Nomad's host_volume_plugin_dir, as tasks see it.
+	// HostVolumePluginDir is Nomad's host_volume_plugin_dir.
 	HostVolumePluginDir() string
 
-	// Close stops all jobs if the server is the agent's own, ends the agent and everything
-	// that it started, and removes its directory. A second Close is not an error.
+	// Close ends the agent and everything that it started, and removes its directory. If the agent has its own server,
+	// Close first stops all jobs. A second Close is not an error.
 	Close(ctx context.Context) error
 
-	first(context.Context, Options) error // the first start
-	settle() error                        // see the function settled
+	first(context.Context, Options) error // creates directories or a container, and calls Start
+	settle() error                        // records Info.Settled
 }
 
-// ErrContainer is the error of Run if no container can run the agent.
+// Run returns ErrContainer if it cannot start a container, or the agent in it.
 var ErrContainer = errors.New("no container can run the agent")
 
 // Run starts an agent and waits until it and its plugins are healthy. A failed Run removes everything that it created;
@@ -168,7 +164,7 @@ func Run(ctx context.Context, o Options) (Agent, error) {
 		if err == nil {
 			return a, nil
 		}
-		// another process may take a free port before the agent or Docker binds it
+		// FreePorts does not reserve ports: another process can bind one before the agent or Docker does
 		taken := strings.Contains(err.Error(), "address already in use") ||
 			strings.Contains(err.Error(), "port is already allocated")
 		if try == 3 || !taken {
@@ -225,8 +221,8 @@ func (o *Options) fill() (err error) {
 	return err
 }
 
-// resolve returns the absolute path without links: the kernel shows such paths in /proc, where the clean-up looks for
-// them.
+// resolve returns the absolute path without symbolic links. The clean-up compares it with the paths in /proc, which
+// have none.
 func resolve(dir string) (string, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {

@@ -24,7 +24,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// run starts an agent without plugins and closes it with the test.
+// run starts an agent without plugins and closes it when the test ends.
 func run(t *testing.T, runtime agent.Runtime) agent.Agent {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
@@ -69,7 +69,7 @@ func runningAlloc(t *testing.T, a agent.Agent, job string) *api.Allocation {
 	return alloc
 }
 
-func TestAgent_KeepsTasksWhileStoppedAndKilled(t *testing.T) { keepsTasks(t, run(t, agent.Host)) }
+func TestAgent_KeepsTasksWhenStoppedOrKilled(t *testing.T) { keepsTasks(t, run(t, agent.Host)) }
 
 // keepsTasks stops and kills an agent while a task runs.
 func keepsTasks(t *testing.T, a agent.Agent) {
@@ -200,7 +200,7 @@ func TestRun_CleansUpAfterAFailure(t *testing.T) {
 	}
 }
 
-func TestAgent_IsIsolatedFromAnother(t *testing.T) {
+func TestAgent_IsIsolatedFromOtherAgents(t *testing.T) {
 	a, b := run(t, agent.Host), run(t, agent.Host)
 	must.NotEq(t, b.Address(), a.Address(), must.Sprint("same address"))
 	_, _, err := a.Client().Jobs().Register(sleeper("s"), nil)
@@ -223,7 +223,7 @@ func TestOpen_FindsAnAgentByItsDirectory(t *testing.T) {
 	_, err = agent.Run(t.Context(), agent.Options{Runtime: agent.Host, Dir: a.Info().Dir})
 	test.Error(t, err, test.Sprint("a second agent in the same directory"))
 	test.NoError(t, a.Alive(t.Context()), test.Sprint("the refused second agent ended the first"))
-	// without the state file, running processes are still found
+	// Remove finds the processes even without the state file
 	must.NoError(t, os.Remove(filepath.Join(a.Info().Dir, "agent.json")))
 	must.NoError(t, agent.Remove(t.Context(), a.Info().Dir))
 	test.Error(t, a.Alive(t.Context()), test.Sprint("the agent still runs"))

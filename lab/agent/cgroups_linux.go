@@ -20,22 +20,23 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
-// uuid is the glob pattern of node and allocation ids. A shorter id would be part of other agents' cgroup names, too.
+// uuid is a glob pattern for node and allocation ids. It rejects incomplete ids, such as "----": as marks, they would
+// match the cgroups of other agents, too.
 const uuid = "????????-*-*-*-*"
 
-// cgroupMarks returns strings that are in the cgroup names of an agent's tasks, supervisors and hosts. It derives them
-// from files, since the processes may have exited. For example, killing the SSH server of a host (a task of exec-lite)
-// also kills the remote driver's supervisor on that host.
+// cgroupMarks returns the marks of an agent: strings in the cgroup names of its tasks, its supervisors, and the tasks
+// on its hosts. It finds them in files, because a process that has exited can leave its cgroup. For example, killing a
+// host's SSH server (a task of exec-lite) also kills the remote driver's supervisor on that host.
 func cgroupMarks(data, state string) []string {
 	marks := allocMarks(data)
-	// supervisors, by their stores <driver>/<node> (internal/core/driver), which can also be in a host's directory. A
-	// supervisor with its store elsewhere exits by itself, and removes its store.
+	// supervisors: each has a store <driver>/<node id> (internal/core/driver), in the state directory or in a host's
+	// directory below it. A supervisor whose store is elsewhere exits by itself, and removes its store.
 	nodes, _ := filepath.Glob(filepath.Join(state, "*", uuid))
 	onHosts, _ := filepath.Glob(filepath.Join(state, "*", "*", uuid))
 	for _, node := range append(nodes, onHosts...) {
 		marks = append(marks, supervisorMark(filepath.Base(node)))
 	}
-	// tasks on a host, by the host's directory (plugins/remote/shim)
+	// tasks on hosts: their cgroups are named after a hash of the host's directory (plugins/remote/shim)
 	hosts, _ := filepath.Glob(filepath.Join(state, "*/runs"))
 	for _, runs := range hosts {
 		marks = append(marks, fmt.Sprintf("outrider-tasks-%.4x", sha256.Sum256([]byte(filepath.Dir(runs)))))
@@ -52,14 +53,14 @@ func allocMarks(data string) (marks []string) {
 	return marks
 }
 
-// supervisorMark returns the mark of a node's supervisors. Their cgroups are named
-// outrider-<driver>-<the first part of the node's id>.
+// supervisorMark returns the mark of a node's supervisors. Their cgroups are named outrider-<driver>-<the first part of
+// the node's id>.
 func supervisorMark(node string) string {
 	id, _, _ := strings.Cut(node, "-")
 	return "-" + id
 }
 
-// markedCgroups returns the cgroups, of any hierarchy, with one of the marks in their paths, children first.
+// markedCgroups returns the cgroups of all hierarchies whose paths contain one of the marks, children first.
 func markedCgroups(marks []string) (dirs []string) {
 	filepath.WalkDir("/sys/fs/cgroup", func(path string, e fs.DirEntry, err error) error {
 		if err != nil || !e.IsDir() {
@@ -76,7 +77,7 @@ func markedCgroups(marks []string) (dirs []string) {
 	return dirs
 }
 
-// removeCgroups kills the processes in the cgroups with these marks, and removes the cgroups.
+// removeCgroups kills all processes in the marked cgroups, and removes these cgroups.
 func removeCgroups(ctx context.Context, marks []string) error {
 	for _, dir := range markedCgroups(marks) {
 		var removal error
@@ -93,12 +94,12 @@ func removeCgroups(ctx context.Context, marks []string) error {
 }
 
 func killCgroup(dir string) {
-	// in a frozen v1 cgroup, SIGKILL has no effect until the thaw
+	// cgroup v1: SIGKILL ends a frozen process only after the thaw
 	os.WriteFile(filepath.Join(dir, "freezer.state"), []byte("THAWED"), 0)
 	b, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 	for _, f := range strings.Fields(string(b)) {
 		if pid, err := strconv.Atoi(f); err == nil && pid > 1 && pid != os.Getpid() {
-			unix.Kill(pid, unix.SIGKILL) // the cgroup belongs to a task of our agent
+			unix.Kill(pid, unix.SIGKILL) // only the agent's own processes are in marked cgroups
 		}
 	}
 }

@@ -19,7 +19,7 @@ import (
 type layout struct {
 	Data, Plugins, HostVolumes, State string
 
-	Bind, Interface string // if Interface is empty, Nomad picks one
+	Bind, Interface string // bind_addr and network_interface; Interface may be empty: Nomad picks one
 }
 
 //go:embed agent.hcl
@@ -58,8 +58,8 @@ func quote(s string) string {
 // name, and the path of a unix socket has at most 107 bytes (sun_path, unix(7)).
 const longestState = 40
 
-// stateDir returns the directory for the state of the plugins of the agent in dir: in dir, or in /tmp if that path is
-// too long. The name in /tmp is derived from dir, so the directory is found even if the agent's own state is lost.
+// stateDir returns the directory where the plugins of the agent in dir keep their state: dir/state or, if that is too
+// long, a directory in /tmp. Its name is derived from dir, so the clean-up finds it even if agent.json is lost.
 func stateDir(dir string) string {
 	if p := filepath.Join(dir, "state"); len(p) <= longestState {
 		return p
@@ -67,7 +67,7 @@ func stateDir(dir string) string {
 	return filepath.Join("/tmp", fmt.Sprintf("outrider-%.6x", sha256.Sum256([]byte(dir))))
 }
 
-// makeStateDir creates the state directory. It refuses one of another user: any user can create directories in /tmp.
+// makeStateDir creates the state directory. It refuses one of another user, since any user can create one in /tmp.
 func makeStateDir(path string) error {
 	f, err := owndir.Make(path, 0o755)
 	if err != nil {

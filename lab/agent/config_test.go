@@ -28,11 +28,11 @@ func TestConfig_HasEveryPluginWithItsOwnState(t *testing.T) {
 		"plugin \"nomad-driver-exec-lite\" {\n  config {\nstate_dir = \"/s\"\nlog_collection = \"nomad\"\n  }\n}",
 		"plugin \"nomad-device-usb\" {\n  config {\nfile = \"/v/x.hcl\"\nport = 1\n  }\n}",
 		`host_volume_plugin_dir = "/v"`,
-		`data_dir   = "/d/$${x}"`, // escaped: no template
+		`data_dir   = "/d/$${x}"`, // escaped, so HCL does not expand it
 		`bind_addr  = "127.0.0.1"`,
 		"http = 1\n  rpc  = 2\n  serf = 3",
 		`network_interface = "lo"`,
-		`heartbeat_grace  = "5m"`, // tasks of a node that misses a heartbeat are lost
+		`heartbeat_grace  = "5m"`, // after a missed heartbeat, the server would mark tasks as lost
 		`"fingerprint.denylist" = "env_aws,env_gce,env_azure,env_digitalocean`,
 	} {
 		test.StrContains(t, got, want, test.Sprintf("missing: %q", want))

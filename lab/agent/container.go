@@ -50,8 +50,8 @@ type containerAgent struct {
 
 var _ Agent = (*containerAgent)(nil)
 
-// docker calls a function with a client of the daemon. It does not use testcontainers' client, which panics if it finds
-// no daemon.
+// docker calls do with a client of the Docker daemon. It makes its own client, because testcontainers' client panics if
+// it finds no daemon.
 func docker(ctx context.Context, do func(context.Context, *client.Client) error) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute) // long enough for a busy machine
 	defer cancel()
@@ -81,7 +81,7 @@ var quiet = sync.OnceFunc(func() {
 	tclog.SetDefault(log.New(io.Discard, "", 0))
 })
 
-// image selects Image. If it does not exist, testcontainers builds it from the Dockerfile.
+// image returns an option that selects Image, or builds it from the embedded Dockerfile if it does not exist.
 func image(ctx context.Context, progress func(string, ...any)) (testcontainers.CustomizeRequestOption, error) {
 	missing := docker(ctx, func(ctx context.Context, c *client.Client) error {
 		_, err := c.ImageInspect(ctx, Image)
@@ -101,8 +101,8 @@ func image(ctx context.Context, progress func(string, ...any)) (testcontainers.C
 	}), err
 }
 
-// rights are ways to grant a container the privileges that Nomad needs, in the order in which they are tried. A daemon
-// that runs with fewer capabilities itself cannot grant all.
+// rights are ways to give a container the privileges that Nomad needs. They are tried in this order: the first one
+// fails if the daemon itself lacks capabilities, for example in a container.
 var rights = []struct {
 	name  string
 	apply func(*container.HostConfig)
@@ -111,7 +111,7 @@ var rights = []struct {
 	{"capabilities", func(hc *container.HostConfig) {
 		hc.CapAdd = capabilities
 		hc.SecurityOpt = append(hc.SecurityOpt, "seccomp=unconfined", "apparmor=unconfined")
-		// `--security-opt systempaths=unconfined` in the API: writable /proc/sys and similar paths
+		// writable /proc/sys and similar paths, as with the option `--security-opt systempaths=unconfined` of docker
 		hc.MaskedPaths, hc.ReadonlyPaths = []string{}, []string{}
 		hc.Resources.DeviceCgroupRules = []string{"a *:* rwm"}
 	}},
@@ -131,7 +131,7 @@ func newContainer(r *record) *containerAgent {
 	quiet()
 	const data = "/var/lib/nomad"
 	r.layout = r.newLayout(data, data+"-plugins")
-	r.layout.Bind = "0.0.0.0" // the port is published on the machine's loopback only
+	r.layout.Bind = "0.0.0.0" // all of the container's addresses; Docker publishes the port on loopback only
 	return &containerAgent{record: r}
 }
 
@@ -140,7 +140,7 @@ func (a *containerAgent) first(ctx context.Context, o Options) error {
 	if err := os.WriteFile(script, entrypoint, 0o755); err != nil {
 		return err
 	}
-	// the same port in the container: Nomad reports its own address to clients such as `nomad alloc logs`
+	// the same port inside the container: clients such as `nomad alloc logs` connect to the address that Nomad reports
 	port := network.MustParsePort(fmt.Sprintf("%d/tcp", a.info.HTTP))
 	local := network.PortBinding{HostIP: netip.MustParseAddr("127.0.0.1"), HostPort: strconv.Itoa(a.info.HTTP)}
 	var refusals error
@@ -152,7 +152,6 @@ func (a *containerAgent) first(ctx context.Context, o Options) error {
 		a.ctr, err = testcontainers.Run(ctx, "", from, testcontainers.WithEntrypoint("sh", script),
 			testcontainers.WithCmd("sleep", "infinity"),
 			testcontainers.WithExposedPorts(port.String()),
-			// a host name that identifies the container
 			testcontainers.WithConfigModifier(func(c *container.Config) { c.Hostname = o.Name }),
 			testcontainers.WithHostConfigModifier(func(hc *container.HostConfig) {
 				hc.Init = new(true) // pid 1 must reap orphaned processes of plugins
@@ -178,7 +177,7 @@ func (a *containerAgent) first(ctx context.Context, o Options) error {
 	return refusals
 }
 
-// find returns nil if the container no longer exists.
+// find returns the container with this id, or nil if it no longer exists.
 func find(ctx context.Context, id string) (*testcontainers.DockerContainer, error) {
 	provider, err := testcontainers.NewDockerProvider()
 	if err != nil {
@@ -194,7 +193,7 @@ func find(ctx context.Context, id string) (*testcontainers.DockerContainer, erro
 	return ctr, nil
 }
 
-// daemon returns a start-stop-daemon command for the agent's process: the process in pidFile, if it runs nomad.
+// daemon returns a start-stop-daemon command for the agent's process: the pid in pidFile, if it runs nomad.
 func daemon(args ...string) []string {
 	return append([]string{"start-stop-daemon", "--pidfile", pidFile, "--exec", program}, args...)
 }
@@ -219,7 +218,8 @@ func (a *containerAgent) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("failed to start the agent: %w", err)
 	}
-	// wait until the process runs nomad, no longer start-stop-daemon; later, Alive reports an agent that has exited
+	// Wait until the new process has executed nomad, because Alive recognizes it by that program. An agent that exits at
+	// once is not an error here: a later call of Alive reports it.
 	moment, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	_ = poll.Until(moment, 50*time.Millisecond, func() (bool, error) { return a.Alive(moment) == nil, nil })
@@ -238,7 +238,7 @@ func (a *containerAgent) Kill(ctx context.Context) error {
 
 func (a *containerAgent) Alive(ctx context.Context) error {
 	_, err := a.exec(ctx, daemon("--status")...)
-	if err == nil || ctx.Err() != nil { // a context that ended proves nothing about the agent
+	if err == nil || ctx.Err() != nil { // if ctx has ended, the error proves nothing about the agent
 		return nil
 	}
 	return fmt.Errorf("the nomad agent is not running (%w); the end of its log:\n%s", err, logTail(a))

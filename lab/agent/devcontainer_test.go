@@ -15,7 +15,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// The lab's agent must run in an editor's container as it does in the lab's container.
+// An agent must also run in an editor's dev container, which therefore needs all rights of the lab's container.
 func TestDevcontainer_HasTheSameRightsAsTheLabContainer(t *testing.T) {
 	dir := "../../.devcontainer"
 	text, err := os.ReadFile(filepath.Join(dir, "devcontainer.json"))
@@ -32,7 +32,7 @@ func TestDevcontainer_HasTheSameRightsAsTheLabContainer(t *testing.T) {
 	var want container.HostConfig
 	rights[1].apply(&want)
 	test.SliceContainsAll(t, got.CapAdd, want.CapAdd)
-	// systempaths is docker's option for no MaskedPaths and no ReadonlyPaths
+	// systempaths=unconfined makes docker send empty MaskedPaths and ReadonlyPaths
 	test.SliceContainsAll(t, got.SecurityOpt, append(want.SecurityOpt, "systempaths=unconfined"))
 	test.SliceContains(t, got.RunArgs, "--device-cgroup-rule="+want.Resources.DeviceCgroupRules[0])
 

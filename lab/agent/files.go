@@ -31,7 +31,7 @@ func (r *record) Reconfigure(o Options) error {
 	if err != nil {
 		return fmt.Errorf("failed to render the agent's configuration: %w", err)
 	}
-	texts := map[string]string{r.mainConfig(): main, r.extraConfig(): o.Config} // by path
+	texts := map[string]string{r.mainConfig(): main, r.extraConfig(): o.Config} // contents of the files, by path
 	err = errors.Join(os.MkdirAll(r.PluginDir(), 0o755), os.MkdirAll(r.HostVolumePluginDir(), 0o755))
 	if err != nil {
 		return fmt.Errorf("failed to create the agent's directory: %w", err)
@@ -69,9 +69,9 @@ func (r *record) Log() (string, error) {
 	return string(text), err
 }
 
-// install copies a program and renames the copy into place, so a running program is not disturbed. During the copy this
-// process must not fork: until its exec, the child would have the file open for writing, and executing the new program
-// would fail (execve(2): ETXTBSY).
+// install copies a program to a new file and renames it to dst, so a running program is not disturbed. It holds
+// ForkLock while it writes: a child that is forked during the copy would have the file open for writing until its own
+// exec, and executing the copy would fail (execve(2): ETXTBSY).
 func install(src, dst string) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
@@ -92,7 +92,7 @@ func install(src, dst string) error {
 	return os.Rename(tmp, dst)
 }
 
-// logTail returns the last lines of an agent's log.
+// logTail returns the last 20 lines of an agent's log.
 func logTail(a Agent) string {
 	log, err := a.Log()
 	if err != nil {

@@ -16,10 +16,10 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// WaitHealthy waits until the agent's node is registered and ready, every expected driver is healthy (or reports itself
-// as undetected), and every host volume plugin is fingerprinted. Nomad itself waits for the first list of each device
-// plugin before it registers the node. If the context or the agent ends first, the error names the missing part and the
-// reason. progress is called with that error whenever the error changes.
+// WaitHealthy waits until the agent's node is ready, each of its drivers is healthy or reports itself as undetected,
+// and each host volume plugin is fingerprinted. Device plugins need no check: Nomad registers the node only after each
+// has sent its first list. If ctx or the agent ends first, the error names the missing part and the reason. progress is
+// called with that error whenever it changes.
 func WaitHealthy(ctx context.Context, a Agent, progress ...func(string, ...any)) error {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
@@ -61,9 +61,10 @@ func WaitHealthy(ctx context.Context, a Agent, progress ...func(string, ...any))
 	return err
 }
 
-// mend restarts an agent that would become healthy late, or never, in two cases: the client of a new agent asked its
-// server just before the server had its keyring, and would retry only after 15 to 30 s; or a host volume plugin missed
-// Nomad's only fingerprint, which allows one second, on a busy or an emulated machine. The restart takes two seconds.
+// mend restarts an agent that would otherwise become healthy late or never. First case: the client of a new agent asked
+// its server just before the server had its keyring, and would retry only after 15 to 30 s. Second case: a host volume
+// plugin missed Nomad's only fingerprint, which allows one second, on a busy or an emulated machine. A restart takes
+// two seconds.
 type mend struct {
 	since    time.Time // when the fault was first seen
 	patience time.Duration
@@ -72,7 +73,7 @@ type mend struct {
 func (m *mend) look(ctx context.Context, a Agent, missing error) error {
 	early := false
 	if errors.Is(missing, nomad.ErrNotRegistered) && !a.Info().Settled {
-		leader, _ := a.Client().Status().Leader() // also empty after an error
+		leader, _ := a.Client().Status().Leader() // empty after an error, too
 		early = leader != ""
 	}
 	if !early && !errors.Is(missing, nomad.ErrNoHostVolumePlugin) {
@@ -90,11 +91,11 @@ func (m *mend) look(ctx context.Context, a Agent, missing error) error {
 			return err
 		}
 	}
-	m.since, m.patience = time.Time{}, 30*time.Second // a slow machine needs more time before another restart
+	m.since, m.patience = time.Time{}, 30*time.Second // after a restart, give a slow machine more time
 	return errors.Join(a.Stop(ctx), a.Start(ctx))
 }
 
-// settled records that the agent was healthy once and has a snapshot on its disk: its next start will be quick.
+// settled takes a snapshot and sets Info.Settled when the agent is first healthy, so its next start is quick.
 func settled(ctx context.Context, a Agent) error {
 	if a.Info().Settled {
 		return nil
@@ -107,9 +108,9 @@ func settled(ctx context.Context, a Agent) error {
 
 // snapshot makes the server write a Raft snapshot into its data_dir.
 //
-// It makes the agent's next start fast: the server then has its keyring from the snapshot before it leads. Without a
-// snapshot, the server reads the keys from the log only after it has begun to lead. During that time it refuses the
-// client's first request, and the client waits 15 to 30 s before the next one (client/client.go: registerRetryIntv,
+// This makes the agent's next start fast, because the server then loads its keyring before it becomes the leader.
+// Without a snapshot, it reads the keys from the log after that. Until it has them, it refuses the client's first
+// request, and the client waits 15 to 30 s before the next one (client/client.go: registerRetryIntv,
 // getAllocRetryIntv).
 func snapshot(ctx context.Context, a Agent) error {
 	content, err := a.Client().Operator().Snapshot((&api.QueryOptions{}).WithContext(ctx))

@@ -35,7 +35,7 @@ func (u *unanswered) Start(context.Context) error {
 	return nil
 }
 
-func TestWaitHealthy_RestartsForAHostVolumePlugin(t *testing.T) {
+func TestWaitHealthy_RestartsAnAgentWithoutItsHostVolumePlugin(t *testing.T) {
 	t.Parallel()
 	u := &unanswered{}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -128,7 +128,7 @@ func TestWaitHealthy_ReportsADriversOwnMessageImmediately(t *testing.T) {
 	var shown []string
 	show := func(format string, args ...any) {
 		shown = append(shown, fmt.Sprintf(format, args...))
-		time.AfterFunc(300*time.Millisecond, cancel) // after some more polls
+		time.AfterFunc(300*time.Millisecond, cancel) // the agent is polled a few more times
 	}
 	err = WaitHealthy(ctx, &ill{unregistered{client: client}}, show)
 	test.ErrorContains(t, err, "no cgroup")

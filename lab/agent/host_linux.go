@@ -24,10 +24,10 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport/zfsfuse"
 )
 
-// markVar is an environment variable of the agent and of all its processes. Its value is the agent's directory.
+// markVar is an environment variable of the agent that all its processes inherit. Its value is the agent's directory.
 const markVar = "OUTRIDER_LAB_DIR"
 
-// Mark returns the environment variable of processes that are killed when the agent of dir is removed.
+// Mark returns NAME=VALUE of an environment variable: removing the agent in dir kills every process that has it.
 func Mark(dir string) string {
 	if real, err := resolve(dir); err == nil {
 		dir = real
@@ -42,7 +42,7 @@ var _ Agent = (*hostAgent)(nil)
 
 func newHost(r *record) *hostAgent {
 	r.layout = r.newLayout(filepath.Join(r.info.Dir, "data"), stateDir(r.info.Dir))
-	r.layout.Bind, r.layout.Interface = "127.0.0.1", "lo" // jobs' ports are on loopback, too
+	r.layout.Bind, r.layout.Interface = "127.0.0.1", "lo" // loopback, also for the ports of jobs
 	return &hostAgent{r}
 }
 
@@ -73,7 +73,7 @@ func (a *hostAgent) Start(ctx context.Context) error {
 		return fmt.Errorf("failed to start the agent: %w", err)
 	}
 	p, err := task.Identify(cmd.Process.Pid)
-	go cmd.Wait() // returns when the agent exits, unless this program exits first
+	go cmd.Wait() // reaps the agent if it exits before this program
 	if err != nil {
 		return errors.Join(err, cmd.Process.Kill())
 	}
@@ -81,8 +81,7 @@ func (a *hostAgent) Start(ctx context.Context) error {
 	return a.info.write()
 }
 
-// environment returns the caller's environment for the agent of dir, without variables that would make agents differ
-// between machines.
+// environment returns env for the agent in dir. It omits variables that would make agents differ between machines.
 func environment(env []string, dir string) []string {
 	var out []string
 	for _, v := range env {
@@ -95,7 +94,7 @@ func environment(env []string, dir string) []string {
 			out = append(out, v)
 		}
 	}
-	// the directory of go-plugin's sockets: the socket of a killed plugin stays until Close
+	// go-plugin creates its sockets in this directory: Close also removes those that killed plugins have left
 	return append(out, "PLUGIN_UNIX_SOCKET_DIR="+stateDir(dir), markVar+"="+dir)
 }
 
@@ -135,12 +134,12 @@ func (a *hostAgent) Close(ctx context.Context) error {
 	return errors.Join(jobs, a.Stop(ctx), a.clean(ctx))
 }
 
-// clean removes everything that the agent may have left. It searches for existing resources, and does not depend on how
-// the agent ended.
+// clean removes everything that the agent may have left. It looks for what exists, so it works no matter how the agent
+// ended.
 func (a *hostAgent) clean(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	marks := cgroupMarks(a.DataDir(), a.StateDir()) // before killAll: a supervisor that exits removes its store
+	marks := cgroupMarks(a.DataDir(), a.StateDir()) // before killAll, since an exiting supervisor removes its store
 	err := errors.Join(killAll(ctx, a.info.Dir), removeCgroups(ctx, marks))
 	pool := filepath.Join(a.info.Dir, PoolDir)
 	if _, missing := os.Lstat(pool); missing == nil && os.Geteuid() == 0 {
@@ -151,10 +150,10 @@ func (a *hostAgent) clean(ctx context.Context) error {
 
 func (a *hostAgent) process() process { return process{a.info.Process} }
 
-// FreePorts returns n loopback ports without a listener. They are outside of the ranges for connections
-// (net.ipv4.ip_local_port_range: from 32768 on) and for Nomad's jobs (min_dynamic_port: from 20000 on), so an agent
-// that was killed finds them free when it starts again. Each port is returned only once, because its agent might not
-// listen on it yet.
+// FreePorts returns n loopback ports without a listener. They are below the range for outgoing connections
+// (net.ipv4.ip_local_port_range: from 32768 on) and the range for Nomad's jobs (min_dynamic_port: from 20000 on), so
+// they are still free when a killed agent starts again. This process gets each port only once: an earlier caller may
+// not listen on it yet.
 func FreePorts(n int) ([]int, error) {
 	const first, count, tries = 10000, 10000, 100
 	var ports []int
@@ -169,7 +168,7 @@ func FreePorts(n int) ([]int, error) {
 			err = listenErr
 			continue
 		}
-		defer l.Close() // keep the port bound until all are found, so they differ
+		defer l.Close() // bound until all are found, so no other process takes it
 		if ports = append(ports, port); len(ports) == n {
 			return ports, nil
 		}
@@ -177,5 +176,5 @@ func FreePorts(n int) ([]int, error) {
 	return nil, fmt.Errorf("failed to find a free port: %w", err)
 }
 
-// givenPorts are the ports that FreePorts has tried, as a set of int.
+// givenPorts has the ports that FreePorts has tried, as keys of type int.
 var givenPorts sync.Map

@@ -18,8 +18,8 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// Info describes an agent. It is stored as agent.json in the agent's directory, where another process can find the
-// agent, to restart or remove it.
+// Info describes an agent. It is stored in the agent's directory as agent.json: with that file, another process can
+// restart or remove the agent.
 type Info struct {
 	Runtime   Runtime  `json:"runtime"`
 	Dir       string   `json:"dir"`
@@ -29,13 +29,13 @@ type Info struct {
 	RPC       int      `json:"rpc_port"`
 	Serf      int      `json:"serf_port"`
 	Plugins   []string `json:"plugins"`          // names
-	Server    string   `json:"server,omitempty"` // see Options
+	Server    string   `json:"server,omitempty"` // see Options.Server
 
 	Process task.Identity `json:"process,omitzero"` // the agent's process on the host
 
 	HostVolumes []string `json:"host_volume_plugins,omitempty"` // ids of host volume plugins
 
-	// Settled is set once the agent was healthy.
+	// Settled is set when the agent is healthy for the first time.
 	Settled bool `json:"settled"`
 }
 
@@ -65,14 +65,14 @@ func (r *record) agent() Agent {
 	return newHost(r)
 }
 
-// newLayout returns the layout of an agent whose configuration and plugins are in its directory on this machine.
+// newLayout returns a layout with these paths. Its other directories are in the agent's directory on this machine.
 func (r *record) newLayout(data, state string) layout {
 	dir := r.info.Dir
 	return layout{Data: data, State: state, Plugins: filepath.Join(dir, "plugins"),
 		HostVolumes: filepath.Join(dir, "host_volume_plugins")}
 }
 
-// connect creates the API client. The port must be chosen before.
+// connect creates the API client. The caller has chosen the port.
 func (r *record) connect() (err error) {
 	r.client, err = nomad.NewClient(r.Address())
 	return err
@@ -99,7 +99,7 @@ func (r *record) settle() error {
 
 func infoPath(dir string) string { return filepath.Join(dir, "agent.json") }
 
-// ErrNone is returned by Open if no agent was started, or if it was removed.
+// Open and Remove return ErrNone if no agent was started in the directory, or if it was removed.
 var ErrNone = errors.New("the directory has no agent")
 
 func readInfo(dir string) (Info, error) {
@@ -114,11 +114,11 @@ func readInfo(dir string) (Info, error) {
 	if err := json.Unmarshal(b, &i); err != nil {
 		return i, fmt.Errorf("failed to parse the agent's state %s: %w", infoPath(dir), err)
 	}
-	i.Dir = dir // not the file's value: Close removes Dir, and the file may be another user's
+	i.Dir = dir // not the file's value: another user may have written it, and Close removes Dir
 	return i, nil
 }
 
-// write replaces agent.json by a rename, so a reader never sees a part of it.
+// write replaces agent.json by a rename, so a reader never sees an incomplete file.
 func (i Info) write() error {
 	b, err := json.MarshalIndent(i, "", "  ")
 	if err != nil {

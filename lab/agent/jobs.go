@@ -13,7 +13,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
-// Evaluated waits until the scheduler is done with an evaluation.
+// Evaluated waits until the scheduler has finished an evaluation, and returns it.
 func Evaluated(ctx context.Context, c *api.Client, namespace, eval string) (*api.Evaluation, error) {
 	q := (&api.QueryOptions{Namespace: namespace}).WithContext(ctx)
 	var e *api.Evaluation
@@ -33,8 +33,8 @@ func Evaluated(ctx context.Context, c *api.Client, namespace, eval string) (*api
 	return e, nil
 }
 
-// Purge removes a job and waits for the removal's evaluation. If that evaluation were still queued when a job with the
-// same name is submitted, it would place the new job, and the new job's own evaluation would have nothing left to do.
+// Purge removes a job and waits for the evaluation of the removal. Without the wait, that evaluation could place a new
+// job of the same name, which is submitted next. The new job's own evaluation would then have nothing left to do.
 func Purge(ctx context.Context, c *api.Client, namespace, job string) error {
 	w := (&api.WriteOptions{Namespace: namespace}).WithContext(ctx)
 	eval, _, err := c.Jobs().Deregister(job, true, w)
@@ -47,8 +47,8 @@ func Purge(ctx context.Context, c *api.Client, namespace, job string) error {
 	return nil
 }
 
-// StopJobs stops all jobs except the one with the id but, if any, and waits until their tasks have ended, for at most
-// 20 s: a little longer than most tasks may take to end.
+// StopJobs stops all jobs except the one whose id is the parameter but, which may be empty. It waits until the tasks
+// have ended, for at most 20 s: a little longer than most tasks may take to end.
 func StopJobs(ctx context.Context, c *api.Client, but string) error {
 	jobs, _, err := c.Jobs().List((&api.QueryOptions{Namespace: "*"}).WithContext(ctx))
 	if err != nil {
@@ -70,7 +70,7 @@ func StopJobs(ctx context.Context, c *api.Client, but string) error {
 		return len(left) == 0, err
 	})
 	if ctx.Err() != nil {
-		return nil // tasks that still run are killed with the agent
+		return nil // the caller kills the tasks that still run, with the agent
 	}
 	return err
 }

@@ -25,13 +25,14 @@ import (
 // process is a process of this machine.
 type process struct{ task.Identity }
 
-// alive reports whether this very process runs. A zombie does not count: it no longer has ports and files.
+// alive reports whether the process runs. Another process with its pid does not count. A zombie does not count either:
+// it no longer has ports and files.
 func (p process) alive() bool {
 	st, err := task.ReadStat(p.PID)
 	return err == nil && st.Identity() == p.Identity && !st.Zombie
 }
 
-// signal sends sig to this very process and never to another one with its pid. An exited process is not an error.
+// signal sends sig to the process, never to another one that has got its pid. An exited process is not an error.
 func (p process) signal(sig unix.Signal) error {
 	fd, err := p.Open()
 	if err == nil {
@@ -52,8 +53,8 @@ func (p process) gone(ctx context.Context) error {
 	return nil
 }
 
-// Processes returns the processes of the agent of dir, with all descendants: the agent and others with its mark in
-// their environment, programs below dir, and supervisors whose state is in the agent's state directory.
+// Processes returns the running processes of the agent in dir: the agent and others with its mark in their environment,
+// programs below dir, supervisors whose state is in the agent's state directory, and the descendants of all these.
 func Processes(dir string) ([]task.Identity, error) {
 	all, err := task.Processes()
 	if err != nil {
@@ -74,8 +75,8 @@ func Processes(dir string) ([]task.Identity, error) {
 	return slices.Collect(maps.Values(found)), nil
 }
 
-// supervises recognizes a plugin's supervisor by its argument, the state directory: a supervisor has its own
-// environment, and may run from memory.
+// supervises reports whether p is a supervisor with the agent's state directory in an argument. A supervisor has its
+// own environment, without the mark, and may run from memory, not from a file below dir.
 func supervises(p procfs.Proc, dir string) bool {
 	args, err := p.CmdLine()
 	return err == nil && len(args) > 0 && args[0] == "outrider-supervisor" &&
@@ -94,9 +95,9 @@ func runsBelow(p procfs.Proc, dir string) bool {
 	return err == nil && strings.HasPrefix(exe, dir+"/")
 }
 
-// killAll kills the agent's processes until none is left: a process may start another one before it is killed.
+// killAll kills the agent's processes until none is left: before it is killed, a process can start another one.
 func killAll(ctx context.Context, dir string) error {
-	known := map[int]process{} // keeps orphans, which Processes does not find again
+	known := map[int]process{} // Processes does not find a child again when its parent is dead
 	err := poll.Until(ctx, 20*time.Millisecond, func() (bool, error) {
 		found, err := Processes(dir)
 		if err != nil {
@@ -120,21 +121,21 @@ func killAll(ctx context.Context, dir string) error {
 	return nil
 }
 
-// KillNamespace kills the first process of a pid namespace, and with it all others (pid_namespaces(7)). It then removes
-// the cgroups of an agent in that namespace, whose data directory this process sees at data. wait waits for the first
-// process.
+// KillNamespace kills the first process of a PID namespace, and with it all others (pid_namespaces(7)). It waits for
+// that process by calling wait, and then removes the cgroups of the agent that ran in the namespace. data is the
+// agent's data directory, as a path for this process.
 func KillNamespace(ctx context.Context, first *os.Process, data string, wait func() error) error {
 	marks := allocMarks(data)
 	node, _ := os.ReadFile(filepath.Join(data, "client", "client-id"))
-	whole, _ := filepath.Match(uuid, string(node)) // the agent may have been killed while it wrote the file
+	whole, _ := filepath.Match(uuid, string(node)) // false if the agent was killed while it wrote the file
 	if whole {
 		marks = append(marks, supervisorMark(string(node)))
 	}
 	return errors.Join(first.Kill(), wait(), removeCgroups(ctx, marks))
 }
 
-// unmountBelow detaches every mount at and below dir, the last mounted first. Nomad's secrets and private directories
-// of tasks are tmpfs.
+// unmountBelow detaches every mount at and below dir, the last one first. Nomad mounts a tmpfs for each task's secrets
+// and private directory.
 func unmountBelow(dir string) error {
 	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
 	if err != nil {

@@ -47,7 +47,7 @@ func TestProcesses_FindsProcessesOfTheDirectory(t *testing.T) {
 	parent := started(t, []string{markVar + "=" + dir}, "sh", "-c", "env -i "+sleep+" 101 & wait")
 	strangers := []process{
 		started(t, []string{markVar + "=" + dir + "2"}, "sleep", "100"), // another lab
-		started(t, nil, "sh", "-c", "sleep 100; : "+dir),                // has the directory only in an argument
+		started(t, nil, "sh", "-c", "sleep 100; : "+dir),                // not of the agent: dir is only an argument
 	}
 
 	var found []process
@@ -110,7 +110,7 @@ func TestProcess_ZombieIsNotAlive(t *testing.T) {
 	cmd.Process.Kill()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := p.gone(ctx); err != nil { // returns although the zombie is not reaped yet
+	if err := p.gone(ctx); err != nil { // returns before the zombie is reaped
 		t.Error(err)
 	}
 }
@@ -124,7 +124,7 @@ func TestInstall_ReplacesARunningPlugin(t *testing.T) {
 	next := filepath.Join(dir, "next")
 	os.WriteFile(next, []byte("#!/bin/sh\necho new\n"), 0o644)
 	if err := install(next, path); err != nil {
-		t.Fatal(err) // text file busy
+		t.Fatal(err) // ETXTBSY if the running file were overwritten
 	}
 	out, err := exec.Command(path).Output()
 	must.NoError(t, err, must.Sprintf("got %q", out))
@@ -213,7 +213,7 @@ func TestCgroupMarks_CoverTasksSupervisorsAndAHost(t *testing.T) {
 	for _, dir := range []string{
 		filepath.Join(state, "exec-lite/0123abcd-1-2-3-4"), filepath.Join(host, "remote/4567cdef-1-2-3-4"),
 		filepath.Join(host, "runs"), filepath.Join(data, "alloc/11112222-3-4-5-6"), filepath.Join(data, "client"),
-		filepath.Join(state, "exec-lite/-1-2-3-4"), filepath.Join(data, "alloc/----"), // would match others' cgroups, too
+		filepath.Join(state, "exec-lite/-1-2-3-4"), filepath.Join(data, "alloc/----"), // refused: they match others' cgroups
 	} {
 		must.NoError(t, os.MkdirAll(dir, 0o755))
 	}

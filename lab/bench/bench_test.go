@@ -16,7 +16,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-func TestStarter_ReturnsAtTheFirstLine(t *testing.T) {
+func TestStarter_MeasuresTheTimeToTheFirstLine(t *testing.T) {
 	s, err := newStarter(filepath.Join(t.TempDir(), "dir"))
 	must.NoError(t, err)
 	defer s.began.Close()

@@ -17,14 +17,14 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 )
 
-// driver is a driver as Nomad's client uses it.
+// driver is a task driver, loaded as Nomad's client loads it.
 type driver struct {
 	drivers.DriverPlugin
 	close func() // ends the plugin
 }
 
-// openRaw opens Nomad's raw_exec in this process, as the agent does. For each task, raw_exec starts this program again
-// as the executor (the init function of Nomad's package drivers/shared/executor).
+// openRaw opens Nomad's raw_exec in this process, as the agent does. raw_exec executes this program again for each
+// task: the init function of Nomad's package drivers/shared/executor then makes the new process an executor.
 func openRaw() (*driver, error) {
 	return open(rawexec.PluginID.Name, &loader.PluginLoaderConfig{
 		InternalPlugins: map[loader.PluginID]*loader.InternalPluginConfig{
@@ -42,7 +42,7 @@ func openPlugin(binary string, config map[string]any) (*driver, error) {
 	})
 }
 
-// open starts and configures a driver by Nomad's plugin loader. The caller closes it.
+// open starts and configures a driver with Nomad's plugin loader. The caller closes it.
 func open(name string, config *loader.PluginLoaderConfig) (*driver, error) {
 	config.Logger = hclog.NewNullLogger()
 	config.SupportedVersions = loader.AgentSupportedApiVersions

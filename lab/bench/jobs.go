@@ -22,29 +22,29 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/usage"
 )
 
-// noStatistics restores Nomad's default: no statistics from drivers. A lab's agents collect them each second.
+// noStatistics restores Nomad's default: the client asks drivers for no statistics. A lab's agents ask each second.
 const noStatistics = `telemetry {
   collection_interval = "1h"
 }`
 
-// settle is how long an agent is busy after a start: Nomad batches updates to the server, and Go returns memory.
+// settle is the wait after tasks start: the agent still batches updates to the server, and Go returns memory.
 const settle = 3 * time.Second
 
-// contest is a plugin and its peer: two ways to run the same tasks.
+// contest compares a plugin (side 0) with its peer (side 1): each runs the same tasks.
 type contest struct {
 	*bench
-	pair    [2]string                                // the first word of each is the driver's name in Nomad
-	plugins []agent.Plugin                           // the plugin's, and the peer's if that is a plugin, too
-	config  map[string]any                           // the plugin's, for starts without an agent; nil: measure jobs only
-	tasks   int                                      // in the large job
-	of      [2]func(command []string) map[string]any // a task's config block
+	pair    [2]string                                // names of the sides; the first word is the driver's name
+	plugins []agent.Plugin                           // for the agent; the compared plugin comes first
+	config  map[string]any                           // of plugins[0], to measure starts without an agent; nil: none
+	tasks   int                                      // of the large job
+	of      [2]func(command []string) map[string]any // returns the config block of a side's task
 
 	agent  agent.Agent
-	marker string // in the arguments of the tasks, which are not counted; empty: count all processes
+	marker string // in a task's arguments: such processes are not counted; empty: all are
 }
 
-// lite compares exec-lite with a peer: raw_exec, or floor, a driver that starts nothing, to show Nomad's own usage. If
-// peer is empty, exec-lite has no peer, and each process of exec-lite is measured.
+// lite returns a contest of exec-lite with raw_exec, or with floor, a driver that starts nothing and so shows what
+// Nomad itself uses. If peer is empty, each process of exec-lite is measured alone, without a comparison.
 func (b *bench) lite(peer string, tasks int) *contest {
 	c := &contest{
 		bench: b, pair: [2]string{"exec-lite", peer}, tasks: tasks, marker: sleeper()[1],
@@ -57,7 +57,7 @@ func (b *bench) lite(peer string, tasks int) *contest {
 	return c
 }
 
-// isolated is like lite, but its tasks use every isolation except a PID namespace.
+// isolated is like lite, but the tasks of exec-lite use every isolation except a PID namespace.
 func (b *bench) isolated(peer string, tasks int) *contest {
 	c := b.lite(peer, tasks)
 	c.pair[0] = "exec-lite isolated"
@@ -73,7 +73,7 @@ func asIs(command []string) map[string]any {
 	return map[string]any{"command": command[0], "args": command[1:]}
 }
 
-// sleeper returns the command of a task that only sleeps. The number of seconds marks the process, see contest.marker.
+// sleeper returns the command of a sleeping task. The seconds contain this program's pid, see contest.marker.
 func sleeper() []string { return []string{"/bin/sleep", fmt.Sprintf("1%07d", os.Getpid())} }
 
 func (c *contest) measure(ctx context.Context) (err error) {
@@ -109,7 +109,7 @@ func (c *contest) measure(ctx context.Context) (err error) {
 	return nil
 }
 
-// measureStarts times starts by calls of the drivers, without Nomad's client.
+// measureStarts measures the latency of starts by calling the drivers directly, without Nomad's client.
 func (c *contest) measureStarts(ctx context.Context) error {
 	s, err := newStarter(filepath.Join(c.dir, "start-"+c.pair[0]))
 	if err != nil {
@@ -133,7 +133,7 @@ func (c *contest) measureStarts(ctx context.Context) error {
 	return c.takeTurns(ctx, c.pair, "start, StartTask to first line", ways)
 }
 
-// measureJobs measures jobs of sleeping tasks: the time until all run, and the usage of their helpers.
+// measureJobs measures jobs of sleeping tasks: the time until all tasks run, and the usage of their helpers.
 func (c *contest) measureJobs(ctx context.Context, side int) error {
 	var memory []float64
 	for _, count := range []int{1, c.tasks} {
@@ -199,8 +199,8 @@ func (c *contest) measureOutput(ctx context.Context, side int) error {
 	return c.stop(ctx, job)
 }
 
-// helpers measures the helper processes of a side's tasks: those below the agent, and the supervisor. A plugin also
-// runs during the jobs of its peer; that usage is not counted.
+// helpers measures the helper processes of a side's tasks: those below the agent, and the supervisor. It omits the
+// other side's plugin, which runs all the time.
 func (c *contest) helpers(side int) ([]usage.Process, error) {
 	ids, err := agent.Processes(c.agent.Info().Dir)
 	if err != nil {
@@ -217,7 +217,7 @@ func (c *contest) helpers(side int) ([]usage.Process, error) {
 // driver returns the name of a side's driver in Nomad.
 func (c *contest) driver(side int) string { return strings.Fields(c.pair[side])[0] }
 
-// job describes count tasks, each in its own allocation.
+// job returns a job of count tasks, each in its own allocation.
 func (c *contest) job(side, count int, command []string) *api.Job {
 	id := "bench-" + uuid.Short()
 	t := api.NewTask("task", c.driver(side)).
@@ -233,7 +233,7 @@ func (c *contest) job(side, count int, command []string) *api.Job {
 	return api.NewServiceJob(id, id, "global", 50).AddTaskGroup(group)
 }
 
-// submit submits a job, and polls until done returns true for its summary on the server.
+// submit submits a job, and polls the summary of its task group on the server until done returns true for it.
 func (c *contest) submit(ctx context.Context, job *api.Job, done func(api.TaskGroupSummary) bool) error {
 	_, _, err := c.agent.Client().Jobs().Register(job, nil)
 	if err != nil {

@@ -36,12 +36,12 @@ import (
 
 // options are the amounts to measure.
 type options struct {
-	tasks  int           // in exec-lite's large job
-	remote int           // in remote's large job
-	rounds int           // of jobs, outputs and builds
-	starts int           // of a task, without Nomad's client
-	window time.Duration // during which processor time is measured
-	lines  int           // of a task's output
+	tasks  int           // tasks of exec-lite's large job
+	remote int           // tasks of remote's large job
+	rounds int           // repetitions of jobs, outputs and builds
+	starts int           // starts without Nomad's client
+	window time.Duration // how long processor time is measured
+	lines  int           // lines that a task prints
 }
 
 var (
@@ -72,21 +72,21 @@ func main() {
 	}
 }
 
-// bench is one run.
+// bench is one run of the command.
 type bench struct {
 	options
 	results
 	size     bool // measure exec-lite alone
 	dir      string
-	binaries map[string]string // of plugins, by name
-	nomad    string            // the program
+	binaries map[string]string // paths of the plugins, by name
+	nomad    string            // path of the nomad program
 }
 
 func (b *bench) run(ctx context.Context) (err error) {
 	if os.Geteuid() != 0 {
 		return errors.New("root is required: limits need writable cgroups")
 	}
-	b.dir, err = os.MkdirTemp("", "orbench-") // short: unix sockets are below it
+	b.dir, err = os.MkdirTemp("", "orbench-") // short, because unix sockets are created below it
 	if err != nil {
 		return err
 	}
@@ -98,7 +98,7 @@ func (b *bench) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	syscall.Sync() // until a file is on the disk, its pages are charged to the process that maps them
+	syscall.Sync() // until a plugin's file is on the disk, its pages are charged to the process that maps them
 	if b.size {
 		return errors.Join(b.lite("", 50).measure(ctx), b.lite("", 300).measure(ctx), b.lite("", 1000).measure(ctx))
 	}
@@ -131,8 +131,8 @@ func (b *bench) build(ctx context.Context) error {
 	}.Run(ctx)
 }
 
-// supervisorsEnded waits until the supervisors of the plugins have ended. They end by themselves when they have neither
-// tasks nor a plugin.
+// supervisorsEnded waits until the plugins' supervisors have ended. A supervisor ends by itself when it has neither a
+// task nor a plugin.
 func (b *bench) supervisorsEnded(ctx context.Context) error {
 	return wait(context.WithoutCancel(ctx), "the end of the supervisors", func() (bool, error) {
 		left := testsupport.Processes(func(args []string) bool {
@@ -142,7 +142,7 @@ func (b *bench) supervisorsEnded(ctx context.Context) error {
 	})
 }
 
-// wait polls until done, for at most ten minutes: even on a busy machine, only a fault takes longer.
+// wait polls until done returns true, for at most ten minutes: even a busy machine needs less, unless there is a fault.
 func wait(ctx context.Context, what string, done func() (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()

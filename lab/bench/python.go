@@ -18,7 +18,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wheel"
 )
 
-// The measured environment: the number of packages, modules per package, and an interpreter that every user can run.
+// The size of the measured environment, and an interpreter that every user can run.
 const (
 	packages    = 10
 	modules     = 100
@@ -34,17 +34,17 @@ for name in sys.argv[2:]:
 
 var nobody = &syscall.Credential{Uid: 65534, Gid: 65534}
 
-// pythonBench is a directory that tasks of any user can reach, with their script and wheels.
+// pythonBench has the files of the python tasks, in a directory that every user can read.
 type pythonBench struct {
 	*bench
 	*starter
 	uv, script, wheels, cache string
 	requirements              []string
-	names                     []string // of the packages
+	names                     []string // names of the packages
 }
 
-// measurePython compares a task in a cached environment with a bare interpreter, and the build of an environment with
-// uv and pip by hand.
+// measurePython compares the start of a task in a cached environment with the start of a bare interpreter, and a task
+// that builds its environment with a build by hand, with uv and with pip.
 func (b *bench) measurePython(ctx context.Context) error {
 	uv := wheel.FindUV(nobody)
 	if uv == "" {
@@ -98,20 +98,21 @@ func (p *pythonBench) prepare() error {
 	return nil
 }
 
-// measureBuilds measures the task in turns with each build by hand. Afterwards, the cache has an environment.
+// measureBuilds compares a task that builds its environment with each way to build it by hand, in turns. At the end,
+// the driver's cache has the environment.
 func (p *pythonBench) measureBuilds(ctx context.Context, task way) error {
-	if _, err := task(); err != nil { // the driver's first task also waits for the list of interpreters
+	if _, err := task(); err != nil { // not counted, because it also waits for the driver's list of interpreters
 		return err
 	}
 	for round := range p.rounds * len(hands) {
 		hand := hands[round%len(hands)]
 		for side, build := range []way{task, func() (time.Duration, error) { return p.byHand(hand.commands) }} {
-			// rename now, remove at the end of the run: ext4 would examine the inodes of removed files during the next builds
+			// empty the cache, but delete nothing yet: ext4 would examine the inodes of deleted files during the next builds
 			err := os.Rename(p.cache, fmt.Sprintf("%s-%d-%d", p.cache, round, side))
 			if err != nil && !errors.Is(err, os.ErrNotExist) {
 				return err
 			}
-			syscall.Sync() // no turn waits for the writes of the previous one
+			syscall.Sync() // or this build would wait for the writes of the previous one
 			took, err := build()
 			err = errors.Join(err, ctx.Err())
 			if err != nil {
@@ -125,7 +126,7 @@ func (p *pythonBench) measureBuilds(ctx context.Context, task way) error {
 	return err
 }
 
-// hands are the ways to create the environment with commands that a user could type.
+// hands are the ways to build the environment by hand, with the commands of a user.
 var hands = []struct{ name, commands string }{
 	{"uv by hand", `"$UV" venv --quiet --cache-dir cache --python ` + interpreter + ` env
 "$UV" pip install --quiet --cache-dir cache --link-mode copy --compile-bytecode --python env/bin/python "$@"
@@ -135,7 +136,7 @@ env/bin/python -m pip install --quiet --cache-dir cache --disable-pip-version-ch
 `},
 }
 
-// byHand creates the environment in a new directory, and starts the script.
+// byHand builds the environment in a new directory with these commands, and starts the script in it.
 func (p *pythonBench) byHand(commands string) (time.Duration, error) {
 	dir, err := os.MkdirTemp(p.starter.dir, "hand-")
 	if err == nil {

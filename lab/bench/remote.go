@@ -21,7 +21,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
-// measureRemote compares remote with tasks of raw_exec that each run ssh. Both ends are this machine. All processes
+// measureRemote compares remote with raw_exec, whose tasks each run ssh. This machine is also the host. All processes
 // below the agent are counted, including ssh.
 func (b *bench) measureRemote(ctx context.Context) error {
 	keys, dir := filepath.Join(b.dir, "sshd"), filepath.Join(b.dir, "host")
@@ -70,7 +70,7 @@ func (b *bench) measureRemote(ctx context.Context) error {
 		of: [2]func(command []string) map[string]any{
 			func(command []string) map[string]any {
 				return map[string]any{"command": command[0], "args": command[1:], "endpoint": "box",
-					"on_drain": "stop", "on_lost": "restart"} // the plugin has no API to ask why a task is stopped
+					"on_drain": "stop", "on_lost": "restart"} // without an API, the plugin cannot ask why a task is stopped
 			},
 			func(command []string) map[string]any {
 				return asIs(append(slices.Clone(ssh), "'"+strings.Join(command, "' '")+"'")) // quoted for the host's shell
@@ -79,7 +79,7 @@ func (b *bench) measureRemote(ctx context.Context) error {
 	}).measure(ctx)
 }
 
-// endAll kills the processes with these arguments: a command that ssh started without a terminal outlives its ssh.
+// endAll kills the processes with these arguments. A command that ssh runs without a terminal continues after ssh ends.
 func endAll(args []string) {
 	for _, pid := range testsupport.Processes(func(of []string) bool { return slices.Equal(of, args) }) {
 		_ = syscall.Kill(pid, syscall.SIGKILL)

@@ -27,17 +27,17 @@ type results struct {
 	Rows    []*row `json:"rows"`
 }
 
-// row is a quantity, measured for a plugin and for its peer.
+// row is one measured quantity, with the values of a plugin and of its peer.
 type row struct {
 	Plugin   string  `json:"plugin"`
 	Measured string  `json:"measured"`
-	Value    float64 `json:"value"` // a median, like PeerHas
+	Value    float64 `json:"value"` // the median of the plugin; PeerHas: of the peer
 	Peer     string  `json:"peer"`
 	PeerHas  float64 `json:"peer_value"`
 	Unit     string  `json:"unit"`
-	Ratio    string  `json:"ratio"` // "6.1× faster", of the plugin
+	Ratio    string  `json:"ratio"` // of the plugin: "6.1× faster"
 
-	values [2][]float64 // of the plugin and of the peer
+	values [2][]float64 // measurements of the plugin and of the peer
 }
 
 // add adds one measurement of the plugin (side 0) or of its peer (side 1).
@@ -52,7 +52,7 @@ func (r *results) add(pair [2]string, measured, unit string, side int, value flo
 	r.Rows[i].values[side] = append(r.Rows[i].values[side], value)
 }
 
-// print prints a table, and fills in the fields that it computes from the measurements.
+// print computes the medians and ratios, and prints the rows as a table.
 func (r *results) print(w io.Writer) error {
 	r.Machine, r.Date = machine(), time.Now().Format(time.DateOnly)
 	table := [][]string{{"plugin", "measured", "", "peer", "", "ratio"}}
@@ -74,7 +74,7 @@ func (r *results) write(file string) error {
 	return os.WriteFile(file, append(b, '\n'), 0o644)
 }
 
-// ratio compares a value with its peer's. A value of zero or less is within the noise.
+// ratio compares a value with its peer's. It is empty if one of them is zero or less, which is within the noise.
 func ratio(value, peer float64, unit string) string {
 	better, worse := "less", "more"
 	if unit == "ms" {
@@ -100,7 +100,7 @@ func show(value float64, unit string) string {
 	return fmt.Sprintf("%.1f %s", value, unit)
 }
 
-// machine describes the machine as far as it matters for the numbers.
+// machine returns the properties of this machine that influence the results.
 func machine() string {
 	var u unix.Utsname
 	_ = unix.Uname(&u) // cannot fail
@@ -113,7 +113,7 @@ func rounded(f float64) float64 { return math.Round(100*f) / 100 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// median returns the lower of the two middle values of an even number of values, and zero for no values.
+// median returns the median: of an even number of values, the lower of the two in the middle; of none, zero.
 func median(list []float64) float64 {
 	if len(list) == 0 {
 		return 0

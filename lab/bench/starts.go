@@ -23,14 +23,14 @@ import (
 )
 
 const (
-	spacing = 15 * time.Millisecond // a start can cause later work, which would delay the next start
-	warmUp  = 5                     // the first starts also start the supervisor and page in binaries
+	spacing = 15 * time.Millisecond // pause after a start, for work that it causes later
+	warmUp  = 5                     // starts that do not count: they start the supervisor and page in files
 )
 
-// way starts a program once, and returns how long it took until the program's first line ran.
+// way is a way to start a program. It returns the time from the start to the program's first line.
 type way func() (time.Duration, error)
 
-// takeTurns starts a program both ways in turns, after warmUp starts that are not counted.
+// takeTurns measures both ways in turns, b.starts times, after warmUp starts that are not counted.
 func (b *bench) takeTurns(ctx context.Context, pair [2]string, measured string, ways [2]way) error {
 	for i := range b.starts + warmUp {
 		for side, start := range ways {
@@ -49,24 +49,24 @@ func (b *bench) takeTurns(ctx context.Context, pair [2]string, measured string, 
 	return nil
 }
 
-// starter starts programs whose first line writes a byte to a FIFO.
+// starter measures starts: the first line of each program writes a byte to its FIFO.
 type starter struct {
 	dir, fifo string
 	began     *os.File // the FIFO
 }
 
-// newStarter makes dir. The caller closes began.
+// newStarter creates dir with the FIFO. The caller closes began.
 func newStarter(dir string) (*starter, error) {
 	s := &starter{dir: dir, fifo: filepath.Join(dir, "began")}
-	// chmod is independent of the umask
+	// chmod: the umask would restrict the mode given to mkfifo
 	err := errors.Join(os.MkdirAll(dir, 0o755), unix.Mkfifo(s.fifo, 0o600), os.Chmod(s.fifo, 0o666))
 	if err == nil {
-		s.began, err = os.OpenFile(s.fifo, os.O_RDWR, 0) // read-write, so a read never returns EOF
+		s.began, err = os.OpenFile(s.fifo, os.O_RDWR, 0) // a reader and a writer, so no read returns EOF
 	}
 	return s, err
 }
 
-// first returns the time from start, when the program was started, to its first line.
+// first waits for the program's first line, and returns the time since start, when the program was started.
 func (s *starter) first(start time.Time) (time.Duration, error) {
 	s.began.SetDeadline(time.Now().Add(5 * time.Minute))
 	if _, err := s.began.Read(make([]byte, 1)); err != nil {
@@ -75,7 +75,7 @@ func (s *starter) first(start time.Time) (time.Duration, error) {
 	return time.Since(start), nil
 }
 
-// fork starts a program without a driver.
+// fork starts a program directly, without a driver.
 func (s *starter) fork(cmd *exec.Cmd) (time.Duration, error) {
 	start := time.Now()
 	if err := cmd.Start(); err != nil {
@@ -85,7 +85,7 @@ func (s *starter) fork(cmd *exec.Cmd) (time.Duration, error) {
 	return took, errors.Join(err, cmd.Wait())
 }
 
-// by runs a program as a task of a driver, from the creation of the task's cgroup to its destruction.
+// by returns a way that runs a program as a task of d. It also creates the task's cgroup, and removes it at the end.
 func (s *starter) by(ctx context.Context, d *driver, config map[string]any) way {
 	return func() (took time.Duration, err error) {
 		cfg := s.task()
@@ -130,7 +130,7 @@ func (s *starter) by(ctx context.Context, d *driver, config map[string]any) way 
 	}
 }
 
-// task describes a task as Nomad does, with limits and an environment of 40 variables. It has no logmon.
+// task returns a task's configuration like Nomad's, with limits and 40 environment variables, but without a logmon.
 func (s *starter) task() *drivers.TaskConfig {
 	const name = "probe"
 	alloc := uuid.Generate()

@@ -48,7 +48,7 @@ func TestIssueForms_AreValid(t *testing.T) {
 	}
 }
 
-func TestFormFaults_ReportsEachKind(t *testing.T) {
+func TestFormFaults_ReportsEachKindOfFault(t *testing.T) {
 	const head = "name: A\ndescription: B\nbody:\n"
 	const area = "  - type: textarea\n    id: x\n    attributes: {label: L}\n"
 	for text, want := range map[string]string{

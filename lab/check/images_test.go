@@ -47,7 +47,7 @@ func TestImages_AreSmall(t *testing.T) {
 	}
 }
 
-func TestImageFaults_ReportsEachKind(t *testing.T) {
+func TestImageFaults_ReportsEachKindOfFault(t *testing.T) {
 	dir := t.TempDir()
 	for name, size := range map[string]int{"a.svg": 500_000, "b.svg": 500_001, "c.png": 300_001, "d.bmp": 1} {
 		must.NoError(t, os.WriteFile(filepath.Join(dir, name), make([]byte, size), 0o644))

@@ -54,7 +54,7 @@ func TestWorkflows_FollowTheRules(t *testing.T) {
 	test.Greater(t, 5, called)
 }
 
-func TestWorkflowFaults_ReportsEachKind(t *testing.T) {
+func TestWorkflowFaults_ReportsEachKindOfFault(t *testing.T) {
 	const head = "permissions: {}\njobs:\n  one:\n    timeout-minutes: 5\n    permissions:\n      contents: read\n" +
 		"    steps:\n"
 	const checkout = "      - uses: actions/checkout@3d3c42e5aac5ba805825da76410c181273ba90b1 # v7.0.1\n" +

@@ -26,10 +26,10 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// Commands of developerPages run in the root of a checkout. Commands of operatorPages run on an operator's node, in a
-// folder with the plugins' binaries.
+// developerPages are pages whose commands run in the root of a checkout.
 var developerPages = []string{"README.md", "docs/start/lab.md", "docs/develop/conformance.md"}
 
+// operatorPages are pages whose commands run on an operator's node, in a folder with the plugins' binaries.
 var operatorPages = []string{"README.md", "docs/guides/harden.md", "docs/guides/migrate.md",
 	"docs/plugins/exec-lite.md", "docs/plugins/python.md", "docs/plugins/usb.md"}
 
@@ -68,8 +68,8 @@ func TestDocs_EveryCommandIsRun(t *testing.T) {
 }
 
 // TestDocs_DevelopersCommandsWork runs the developers' commands of the README and other pages, each page with its own
-// lab. The pages run one after the other, because each lab uses Nomad's default port if it is free. LAB_RUNTIME selects
-// where the lab runs.
+// lab. The pages do not run in parallel, because only one lab at a time can use Nomad's default port. LAB_RUNTIME
+// selects where the lab runs.
 func TestDocs_DevelopersCommandsWork(t *testing.T) {
 	testsupport.Long(t, "the README's demonstrations take minutes")
 	for _, page := range developerPages {
@@ -101,7 +101,7 @@ func TestDocs_OperatorsCommandsWork(t *testing.T) {
 			}
 			n := newPlainNode(t)
 			blocks := readFences(t, page)
-			if page == "README.md" { // its other commands are for developers, who have built the plugin
+			if page == "README.md" { // only its blocks with a node are for operators
 				blocks = slices.DeleteFunc(blocks, func(f fence) bool { return f.node == "" })
 				must.SliceNotEmpty(t, blocks)
 				must.NoError(t, os.Symlink(n.work, filepath.Join(n.work, "bin")))
@@ -126,7 +126,7 @@ var (
 	jobBlock    = regexp.MustCompile(`(?m)^job "([^"]+)" \{`)
 )
 
-// jobFiles returns the jobs of a page by the names of their files.
+// jobFiles returns the text of each job on a page. The key is the name of the job's file.
 func jobFiles(page []fence) map[string]string {
 	files := map[string]string{}
 	for _, f := range page {
@@ -170,7 +170,7 @@ func runFencesBy(t *testing.T, page []fence, run func(commands string) (output s
 	}
 }
 
-// shell runs commands, and returns their stdout and stderr as one text.
+// shell runs commands, and returns stdout and stderr as one text.
 func shell(t *testing.T, dir string, env []string, commands string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
@@ -246,9 +246,9 @@ func (n *plainNode) load(t *testing.T, f fence) {
 		must.NoError(t, os.Remove(path))
 	}
 	must.NoError(t, os.WriteFile(filepath.Join(n.etc, "page.hcl"), []byte(f.text), 0o644))
-	for _, m := range pluginBlock.FindAllStringSubmatch(f.text, -1) { // the page may have uninstalled the plugin
+	for _, m := range pluginBlock.FindAllStringSubmatch(f.text, -1) { // reinstall plugins that the page has uninstalled
 		binary, installed := filepath.Join(n.work, m[1]), filepath.Join(n.PluginDir(), m[1])
-		_, ours := os.Stat(binary) // Nomad's own plugins have no binary there
+		_, ours := os.Stat(binary) // fails for Nomad's own plugins
 		if _, err := os.Stat(installed); err != nil && ours == nil {
 			must.NoError(t, share(binary, installed))
 		}
@@ -257,8 +257,8 @@ func (n *plainNode) load(t *testing.T, f fence) {
 	must.NoError(t, err, must.Sprintf("%v: the agent does not start with this: %v\n%s", f, err, out))
 }
 
-// loaded waits until the agent has loaded each of our drivers that a configuration names. Nomad does not start if it
-// fails to load a device plugin.
+// loaded waits until the agent has loaded each driver of this repository that config configures. Device plugins need no
+// check: Nomad does not start if it fails to load one.
 func loaded(ctx context.Context, a agent.Agent, config string) error {
 	for _, m := range pluginBlock.FindAllStringSubmatch(config, -1) {
 		driver := agent.Plugin{Binary: m[1]}.Driver()
@@ -296,9 +296,9 @@ func (n *plainNode) end(t *testing.T) {
 
 const systemctlDir = "OUTRIDER_TEST_SYSTEMCTL"
 
-// systemctl replaces systemd's program: it is this test binary under another name. It restarts the agent, and waits
-// until the agent and its plugins are healthy, since an operator takes that long to type the next command. Errors
-// include the end of the agent's log.
+// systemctl stands in for systemd's program, whose name is a link to this test binary. It restarts the agent, and waits
+// until the agent and its plugins are healthy, because the page's next command follows immediately. Errors include the
+// end of the agent's log.
 func systemctl(args []string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()

@@ -24,18 +24,19 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// fault is one row of a table of faults: while four tasks run, strike breaks something. Three of the tasks end before
-// the fault is repaired. Each exit that Nomad reports must be true.
+// fault is a row of a table of faults. A round of four tasks runs, strike breaks something, three of the tasks end, and
+// then heal repairs it. Each exit that Nomad reports must be true.
 type fault struct {
 	name string
 
 	// strike causes the fault, and returns a function that repairs it.
 	strike func(t *testing.T, r *round) (heal func())
 
-	// loses is the killed observer of exits. If an exit has no observer left, "lost" is as true as the exact exit.
+	// loses names the killed processes that observe exits. If an exit has no other observer, Nomad may report it as
+	// "lost".
 	loses witness
 
-	// cut means that the end of the output may be missing without an event, because no logmon reads it.
+	// cut means that no logmon reads the last output, so it may be missing without an event that reports this.
 	cut bool
 
 	long bool // not in the quick tests
@@ -104,7 +105,7 @@ func killPluginAndSupervisor(t *testing.T, r *round) func() {
 
 var logmonFaults = []fault{
 	{name: "logmon killed, agent restarted", cut: true, strike: func(t *testing.T, r *round) func() {
-		// pause the tasks: output that logmon has read but not yet written would be lost with logmon
+		// pause the tasks: killing logmon would lose output that it has read but not yet written
 		var resume []func()
 		for _, p := range r.procs {
 			resume = append(resume, p.pause(t))
@@ -182,7 +183,7 @@ func (f fault) run(t *testing.T, n *node) {
 	}
 }
 
-// truths returns the outcomes that Nomad may truthfully report.
+// truths returns the outcomes that Nomad may report for a task whose true outcome is want.
 func (f fault) truths(want string, n *node) []string {
 	if f.loses == everybody || f.loses == supervisor && !n.tellsExit() {
 		return []string{want, "lost"}
@@ -190,7 +191,7 @@ func (f fault) truths(want string, n *node) []string {
 	return []string{want}
 }
 
-// wentOn checks that the fourth task still is the same process, and that its output continues without a gap.
+// wentOn checks that the fourth task is still the same process, and that its output goes on without a gap.
 func (f fault) wentOn(t *testing.T, r *round, before int) {
 	t.Helper()
 	must.True(t, r.procs[r.goesOn].alive(), must.Sprint("the task that should run on has ended: ", r.goesOn.story()))
@@ -252,7 +253,7 @@ func (n *node) tellsExit() bool {
 	return err == nil && i.Attributes["driver."+n.driver+".pidfd_exit_info"] == "true"
 }
 
-// quiet waits until no more output arrives.
+// quiet waits until the task has printed nothing for a while.
 func (a *alloc) quiet(t testing.TB) {
 	t.Helper()
 	before, _ := a.read("stdout")
@@ -275,8 +276,8 @@ type onceKill struct {
 	name string
 	kill func(t *testing.T, n *node)
 
-	// loses means that the plugin or the supervisor ends, with the agent or in the middle of a start. Only that process
-	// may have seen an exit, so Nomad may report "lost" instead. An agent that is stopped kills its plugin.
+	// loses means that the kill ends the plugin together with the agent, or the supervisor during a start. That process
+	// may be the only observer of an exit, so Nomad may report "lost". A stopped agent also ends its plugin.
 	loses bool
 }
 
@@ -297,15 +298,15 @@ var (
 	}
 )
 
-// killAll kills all processes of a kind.
 func (n *node) killAll(is func(proc) bool) {
 	for _, p := range n.find(is) {
 		_ = unix.Kill(p.pid, unix.SIGKILL)
 	}
 }
 
-// onceJob returns the job of a burst. Each task first adds a line to its own file, and ends with its own code. Half of
-// the tasks have a token in their environment. The others have a template, which a restarted agent renders again.
+// onceJob returns the job of a burst. Each task first adds a line to its own file, which shows how often it runs. It
+// ends with its own exit code. Half of the tasks have a token in their environment. The others have a template, which a
+// restarted agent renders again.
 func onceJob(t *testing.T, dir string) *api.Job {
 	j := job(t, sh(`echo x >> `+dir+`/$NOMAD_GROUP_NAME-$NOMAD_ALLOC_INDEX
 		echo "$NOMAD_TOKEN$MADE_AT" | cksum; sleep 0.$((NOMAD_ALLOC_INDEX * 9)); exit $((NOMAD_ALLOC_INDEX % 5))`),
@@ -325,7 +326,7 @@ func onceJob(t *testing.T, dir string) *api.Job {
 	return j.AddTaskGroup(template.AddTask(&other))
 }
 
-func TestTask_RunsOnceThroughKills(t *testing.T) {
+func TestTask_RunsOnceDespiteKills(t *testing.T) {
 	testsupport.Long(t, "a table of faults on real agents")
 	t.Parallel()
 	n := newNode(t, nodeOptions{})

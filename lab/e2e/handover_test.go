@@ -42,17 +42,17 @@ server {
   min_heartbeat_ttl = "3s"
 }`
 
-// cluster is a server and its clients, which share a host for tasks.
+// cluster is a Nomad server and its clients. All clients run their tasks on one remote host.
 type cluster struct {
 	server     *node
 	host       *remoteHost
-	containers *containerHost // the same host if tasks are containers, otherwise nil
+	containers *containerHost // the host with its container engine; nil: tasks are processes
 	nodes      []*node
 	links      map[*node]*sshdtest.Link // the nodes' connections to the host
 	dir        string                   // for the tasks' files
 }
 
-// newCluster starts a cluster. asks returns the address of the plugins' API; empty: each uses its own agent's.
+// newCluster starts a cluster. asks returns the Nomad API's address for all plugins; if empty, each asks its own agent.
 func newCluster(t *testing.T, clients int, asks func(*cluster) string) *cluster {
 	t.Helper()
 	c := &cluster{
@@ -61,7 +61,7 @@ func newCluster(t *testing.T, clients int, asks func(*cluster) string) *cluster 
 	}
 	var links []*sshdtest.Link
 	for range clients {
-		links = append(links, c.host.server.Link()) // cut after the clients have ended, because cleanups run in reverse order
+		links = append(links, c.host.server.Link()) // cleaned up after c.end, which is registered later
 	}
 	t.Cleanup(func() { test.NoError(t, c.end(t)) })
 	address := asks(c)
@@ -77,7 +77,7 @@ func newCluster(t *testing.T, clients int, asks func(*cluster) string) *cluster 
 	return c
 }
 
-// firstGroup is the group ID of the first client of a cluster. The next clients have the following IDs.
+// firstGroup is the group ID of the first client, for cutOff. The next clients have the following IDs.
 const firstGroup = 54330
 
 // cutOff drops packets from a client to the server until join is called.
@@ -103,8 +103,8 @@ func ownAPI(*cluster) string { return "" }
 
 func noAPI(*cluster) string { return "http://127.0.0.1:1" }
 
-// end stops all clients before it checks any for leftovers, because they share the host. It shows the agents' logs if
-// the test has failed, or if tasks or records are left while the clients still run.
+// end stops all clients before it looks for leftovers, because the clients share the host's directory. It shows the
+// agents' logs if the test has failed, or if tasks or records are left while the clients still run.
 func (c *cluster) end(t *testing.T) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
@@ -113,7 +113,7 @@ func (c *cluster) end(t *testing.T) error {
 	for _, n := range c.nodes {
 		errs = append(errs, n.endTasks())
 	}
-	errs = append(errs, testsupport.Poll(time.Minute, c.recordsLeft)) // while the agents still run
+	errs = append(errs, testsupport.Poll(time.Minute, c.recordsLeft)) // the running agents remove them
 	for _, n := range c.nodes {
 		if t.Failed() || errors.Join(errs...) != nil {
 			n.tellLog(t)
@@ -156,11 +156,11 @@ func (s *survivor) becomes(t *testing.T, state string) {
 	})
 }
 
-// absentTime is longer than the owner of a run may be absent before another allocation can take over the run.
+// absentTime is more than the time after which another allocation can take over the run of an absent owner.
 const absentTime = 20 * time.Second
 
-// alone returns for how long no node has followed the only run, as other nodes measure it: the age of the file that the
-// owner's connection locks. The file's modification time is a time of CLOCK_BOOTTIME.
+// alone returns how long ago a node last followed the only run. Like the nodes, it measures the age of the file that
+// the owner's connection locks. The file's modification time counts from boot (CLOCK_BOOTTIME).
 func (h *remoteHost) alone() time.Duration {
 	locks, _ := filepath.Glob(filepath.Join(h.dir, "runs", "*.lock"))
 	if len(locks) != 1 {
@@ -197,7 +197,7 @@ func (c *cluster) run(t *testing.T, edit ...func(*api.Job, *api.Task)) *survivor
 	if c.containers != nil {
 		c.containers.contain(t, c.server, task, s.script, c.dir, counter)
 	}
-	task.SetConfig("orphan_timeout", "25s") // longer than an owner must be away to lose its run
+	task.SetConfig("orphan_timeout", "25s") // longer than the time after which an absent owner loses its run
 	s.job.Type = new("service")
 	group := s.job.TaskGroups[0]
 	group.RestartPolicy = &api.RestartPolicy{
@@ -216,7 +216,7 @@ func (c *cluster) run(t *testing.T, edit ...func(*api.Job, *api.Task)) *survivor
 	return s
 }
 
-// migrate returns a strategy for drains that wait 1 s for a healthy task, not 10 s as by default.
+// migrate returns a strategy for drains. A new task counts as healthy after 1 s, not after the default of 10 s.
 func migrate() *api.MigrateStrategy {
 	return &api.MigrateStrategy{MaxParallel: new(1), HealthCheck: new("task_states"), MinHealthyTime: new(time.Second),
 		HealthyDeadline: new(time.Minute)}
@@ -228,7 +228,7 @@ func (s *survivor) register(t *testing.T) {
 	must.NoError(t, err)
 }
 
-// alloc returns the newest allocation with the desired status run, and its node.
+// alloc returns the newest allocation whose desired status is "run", and its node.
 func (s *survivor) alloc() (*api.AllocationListStub, *node, error) {
 	list, _, err := s.c.server.Client().Jobs().Allocations(*s.job.ID, true, nil)
 	if err != nil {
@@ -248,7 +248,7 @@ func (s *survivor) alloc() (*api.AllocationListStub, *node, error) {
 	return nil, nil, fmt.Errorf("job %s has no allocation with the desired status run", *s.job.ID)
 }
 
-// on waits until Nomad reports that the task runs on a node other than the given ones. It returns allocation and node.
+// on waits until Nomad reports that the task runs, on a node that is not in the list not.
 func (s *survivor) on(t *testing.T, not ...*node) (alloc *api.AllocationListStub, where *node) {
 	t.Helper()
 	testsupport.Within(t, 3*time.Minute, func() error {
@@ -268,7 +268,7 @@ func (s *survivor) on(t *testing.T, not ...*node) (alloc *api.AllocationListStub
 	return alloc, where
 }
 
-// current waits as on does, and returns the allocation.
+// current is like on, but returns the allocation as an alloc.
 func (s *survivor) current(t *testing.T, not ...*node) *alloc {
 	t.Helper()
 	a, n := s.on(t, not...)
@@ -291,7 +291,7 @@ func (s *survivor) story() string {
 	return strings.Join(said, " | ")
 }
 
-// starts returns the identities of the task's processes so far: PID in their own namespace, and start time.
+// starts returns an identity for each process that the task has had: the PID in its own namespace, and the start time.
 func (s *survivor) starts() []string {
 	text, _ := os.ReadFile(s.log)
 	return strings.Fields(string(text))
@@ -338,7 +338,7 @@ func (s *survivor) watch(t *testing.T) (stop func()) {
 	}
 }
 
-// goesOn checks that the first process is the only one so far, is alive, and writes.
+// goesOn checks that the task was started only once, and that its process is alive and prints.
 func (s *survivor) goesOn(t *testing.T) {
 	t.Helper()
 	must.SliceLen(t, 1, s.starts(), must.Sprint(s.story()))
@@ -381,8 +381,8 @@ func (s *survivor) leaves(t *testing.T, n *node) {
 	})
 }
 
-// outlasts checks that a task survives while its agent has no contact with the server, but its plugin is connected to
-// the host. goOn restores the contact.
+// outlasts checks that a task survives while its agent has no contact with the server, but its plugin is still
+// connected to the host. goOn restores the contact with the server.
 func (s *survivor) outlasts(t *testing.T, first *node, hasAPI bool, goOn func()) {
 	t.Helper()
 	if hasAPI {
@@ -436,7 +436,7 @@ var handovers = []handover{
 		t.Logf("handed over %.1f s after the drain: %s", time.Since(begun).Seconds(), s.story())
 		s.goesOn(t)
 		of := &api.Allocation{ID: after.ID}
-		must.NoError(t, c.server.Client().Allocations().Signal(of, nil, "main", "SIGURG")) // no effect on the counter
+		must.NoError(t, c.server.Client().Allocations().Signal(of, nil, "main", "SIGURG")) // the counter ignores SIGURG
 		for name, want := range map[string]string{"secrets/alloc": after.ID, "local/alloc": before.ID} {
 			got, err := os.ReadFile(filepath.Join(c.host.dir, "allocs", before.ID, "main", name))
 			must.NoError(t, err)
@@ -464,7 +464,7 @@ var handovers = []handover{
 	{name: "job stop -purge", also: true, strike: func(t *testing.T, c *cluster, s *survivor, _ *node, _ bool) {
 		_, _, err := c.server.Client().Jobs().Deregister(*s.job.ID, true, nil)
 		must.NoError(t, err)
-		s.isGone(t) // without an API, after orphan_timeout
+		s.isGone(t) // without an API, this takes orphan_timeout
 		must.SliceLen(t, 1, s.starts())
 	}},
 	{name: "agent killed with on_lost restart", long: true,
@@ -561,7 +561,7 @@ var handovers = []handover{
 		strike: func(t *testing.T, c *cluster, s *survivor, _ *node, _ bool) {
 			resume := c.server.process(t).pause(t)
 			defer resume()
-			s.becomes(t, "released") // the node stops the task, and the plugin can't ask why
+			s.becomes(t, "released") // the client stops the task, and the plugin can't ask the server why
 			resume()
 			must.Eq(t, s.starts(), s.alive())
 			s.tells(t, "Took over the running task of allocation ")
@@ -581,7 +581,7 @@ var handovers = []handover{
 		strike: func(t *testing.T, c *cluster, s *survivor, first *node, _ bool) {
 			c.links[first].Cut()
 			first.drain(t, time.Hour)
-			s.on(t, first) // without an API, after no node has followed the run for some time
+			s.on(t, first) // without an API, this takes until the owner counts as absent
 			s.goesOn(t)
 			c.links[first].Restore()
 			first.eligible(t)
@@ -610,9 +610,9 @@ var handovers = []handover{
 		}},
 }
 
-// TestHandover_OneProcessContinuesOrEnds runs the table for processes, with and without an API. Some rows also run for
-// containers, which the driver hands over in the same way.
-func TestHandover_OneProcessContinuesOrEnds(t *testing.T) {
+// TestHandover_TaskContinuesAsOneProcessOrEnds runs the table handovers for processes, with and without an API. Some rows
+// also run for containers, which the driver hands over in the same way.
+func TestHandover_TaskContinuesAsOneProcessOrEnds(t *testing.T) {
 	needRootAgent(t)
 	t.Parallel()
 	for name, in := range map[string]struct {
@@ -701,7 +701,7 @@ func TestHandover_OutputIsWholeAfterFiveDrains(t *testing.T) {
 	must.Eq(t, lines, got)
 }
 
-// A job is stopped while the plugin can't ask Nomad for the reason. The run goes on until the plugin gets the answer.
+// A job is stopped while the plugin can't ask Nomad for the reason of the stop. The run goes on until Nomad answers.
 func TestHandover_RunOfAStoppedJobEnds(t *testing.T) {
 	needRootAgent(t)
 	testsupport.Long(t, "the plugin asks again every half minute")

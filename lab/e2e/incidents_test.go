@@ -15,7 +15,8 @@ chmod 755 /usr/local/bin/rpm
 systemctl start nomad
 `
 
-// eventually has shell functions for the incidents. Its eventually() retries a command for up to a minute.
+// eventually is a library of shell functions for the incidents. The function eventually retries a command for up to a
+// minute.
 const eventually = only + `
 eventually() {
   local i
@@ -76,8 +77,8 @@ eventually 'story noisy | grep Re-attached'
 journalctl -u nomad | grep 'replaced the supervisor of another version'
 ! story noisy | grep -E 'Lost|Terminated|Restarting'`
 
-// incidents are scripts that cause a fault on an operator's node, or repair it if no command of the page does. The keys
-// are the names in the page's comments. Each script waits until the effect is visible.
+// incidents maps names to scripts. The comments of a page refer to the names. A script causes a fault on an operator's
+// node, or repairs a fault that no command of the page repairs, and waits until the effect is visible.
 var incidents = map[string]string{
 	"hello has ended": `eventually 'nomad job allocs -t "{{(index . 0).ClientStatus}}" hello | grep complete'`,
 
@@ -163,7 +164,7 @@ mv /usr/bin/python3.11 /srv
 unsettled
 eventually 'nomad node status -self -verbose | grep "^python .*no Python interpreter"'`,
 
-	// without a running task, the supervisor would exit and remove the directory
+	// run a task, because a supervisor without tasks would exit and remove the directory
 	"others may write to the state directory": `
 mv /srv/python3.11 /usr/bin
 noisy

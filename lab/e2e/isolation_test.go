@@ -26,8 +26,8 @@ import (
 	"github.com/outrider-dev/outrider/lab/e2e/nomadtest"
 )
 
-// TestFeatures_OfNomadsDriversWork runs a job with each feature, and one without it. TestFeatures_WorkOnCgroupV2 of
-// lab/e2e/vm runs the same jobs in a virtual machine.
+// TestFeatures_OfNomadsDriversWork runs, for each feature, a job that uses it and a job that does not. In lab/e2e/vm,
+// TestFeatures_WorkOnCgroupV2 runs the same jobs in a virtual machine.
 func TestFeatures_OfNomadsDriversWork(t *testing.T) {
 	testsupport.Long(t, "one job with each of many options")
 	t.Parallel()
@@ -46,9 +46,9 @@ func TestFeatures_OfNomadsDriversWork(t *testing.T) {
 	}
 }
 
-// TestFeatures_SignalsReachATaskWithItsOwnProcessIDs shows an intended difference from exec2 0.1.2, where a SIGHUP
-// ends the task.
-func TestFeatures_SignalsReachATaskWithItsOwnProcessIDs(t *testing.T) {
+// TestFeatures_SignalsReachATaskInAPIDNamespace checks that a task can handle SIGHUP. This is an intended
+// difference from exec2 0.1.2, where the signal ends the task.
+func TestFeatures_SignalsReachATaskInAPIDNamespace(t *testing.T) {
 	t.Parallel()
 	n := commonNode.get(t)
 	a := n.start(t, sh("trap 'echo got HUP' HUP; trap 'exit 0' INT; echo ready; while :; do sleep 0.01; done").
@@ -77,15 +77,15 @@ func TestFeatures_DynamicUserStaysAfterARestartOfTheAgent(t *testing.T) {
 	a.stop(t)
 }
 
-// confined returns the node that confines tasks by every option.
+// confined returns confinedNode, or skips the test if this machine can't confine tasks.
 func confined(t *testing.T) *node {
 	t.Helper()
 	needLandlock(t)
 	return confinedNode.get(t)
 }
 
-// TestFeatures_EscapesAreDenied attacks a task and the host from another task, its session and its template's script:
-// with all isolation, with one part of it, and without isolation, which allows some of the attacks.
+// TestFeatures_EscapesAreDenied attacks a task and the host from another task, its session and its template's script.
+// Some attacks work without isolation. Each part of isolation denies some attacks, and all parts together deny all.
 func TestFeatures_EscapesAreDenied(t *testing.T) {
 	n := confined(t)
 	works := map[string]bool{
@@ -108,7 +108,7 @@ func TestFeatures_EscapesAreDenied(t *testing.T) {
 		config conf
 		denied []string
 	}{
-		{conf{"isolate": []string{"tmp"}}, inTmp}, // the agent's directory is in /tmp
+		{conf{"isolate": []string{"tmp"}}, inTmp}, // a private /tmp hides the agent's directory, which is in /tmp
 		{conf{"isolate": []string{"pid"}}, []string{"signal another task", "read another task's maps",
 			"read another task's environment", "see another task", "trace another task"}},
 		{conf{"no_new_privs": true}, []string{"become root by a set-user-ID program"}},
@@ -136,14 +136,14 @@ func TestFeatures_EscapesAreDenied(t *testing.T) {
 	}
 }
 
-// traceable reports whether a process may trace another one of the same user (Documentation/admin-guide/LSM/Yama.rst).
+// traceable reports whether a process may trace another process of its user (Documentation/admin-guide/LSM/Yama.rst).
 func traceable() bool {
 	scope, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope")
 	return err != nil || strings.TrimSpace(string(scope)) == "0"
 }
 
-// attack starts a task and a second one that attacks it. It returns which attempts have succeeded in the second task, a
-// session or a template's script.
+// attack starts a task, and a second one that attacks it: as its main process, in a session and in a template's script.
+// It returns for each attempt whether one of these succeeded.
 func attack(t *testing.T, n *node, edit ...func(*api.Job, *api.Task)) map[string]bool {
 	t.Helper()
 	victim := n.start(t, sh("umask 0; echo secret >$NOMAD_TASK_DIR/secret; exec sleep 1000"), edit...)
@@ -206,7 +206,7 @@ func setUserID(t *testing.T, program, path string) {
 	must.NoError(t, err)
 	content, err := os.ReadFile(from)
 	must.NoError(t, err)
-	syscall.ForkLock.RLock() // as in writeShell
+	syscall.ForkLock.RLock() // see writeShell
 	err = os.WriteFile(path, content, 0o755)
 	syscall.ForkLock.RUnlock()
 	must.NoError(t, err)
@@ -245,7 +245,7 @@ func runsAtChange(t *testing.T, n *node, j *api.Job, script string) func(file, t
 }
 
 // TestFeatures_ScriptsRunInTheTask runs the same script as a confined task, in a session (`nomad alloc exec`) and for a
-// template. Consul's script checks run in the same way as a template's script. Nomad's services have no such checks.
+// template. Script checks of Consul services run like the script of a template. Nomad's services have no script checks.
 func TestFeatures_ScriptsRunInTheTask(t *testing.T) {
 	n := confined(t)
 	const last = "write to /tmp: yes\n"
@@ -278,8 +278,8 @@ touch /tmp/file && echo "write to /tmp: yes"
 	a.stop(t)
 }
 
-// TestFeatures_MountsStayInTheTask mounts file systems as root, in a task and in a session. Without isolation, the
-// host gets the mounts.
+// TestFeatures_MountsStayInTheTask mounts file systems as root, in a task and in a session. Only without isolation do
+// the mounts appear on the host.
 func TestFeatures_MountsStayInTheTask(t *testing.T) {
 	testsupport.Long(t, "its mounts could stay on the machine")
 	t.Parallel()
@@ -320,8 +320,9 @@ func TestFeatures_MountsStayInTheTask(t *testing.T) {
 	other.stop(t)
 }
 
-// TestFeatures_LinksOfATaskLeadNowhere restarts a task that has put links where root writes or mounts at a start.
-func TestFeatures_LinksOfATaskLeadNowhere(t *testing.T) {
+// TestFeatures_LinksOfATaskAreNotFollowed restarts a task that has put symbolic links at paths where the driver, as root,
+// writes or mounts when it starts the task.
+func TestFeatures_LinksOfATaskAreNotFollowed(t *testing.T) {
 	testsupport.Long(t, "needs its own node")
 	t.Parallel()
 	needRootAgent(t)
@@ -376,7 +377,7 @@ func needLandlock(t *testing.T) {
 	}
 }
 
-// unveilNode returns a node that confines tasks, and a directory whose subdirectories open and hidden have a file each.
+// unveilNode returns a node that confines tasks, and a directory with the files open/file and hidden/file.
 func unveilNode(t *testing.T, o nodeOptions) (*node, string) {
 	t.Helper()
 	needLandlock(t)

@@ -54,14 +54,14 @@ func job(t testing.TB, c conf, edit ...func(*api.Job, *api.Task)) *api.Job {
 		return '-'
 	}, short), jobNumber.Add(1))
 	j, task := nomadtest.Job(id, "exec-lite", c)
-	task.KillTimeout = new(20 * time.Second) // for a busy machine; tasks that ignore signals set a shorter one
+	task.KillTimeout = new(20 * time.Second) // for a busy machine; jobs whose tasks ignore signals set a shorter one
 	for _, e := range edit {
 		e(j, task)
 	}
 	return j
 }
 
-// small makes tasks so small that many fit on one node.
+// small makes a job with count tasks, each so small that all fit on one node.
 func small(count int) func(*api.Job, *api.Task) {
 	return func(j *api.Job, task *api.Task) {
 		j.TaskGroups[0].Count = &count
@@ -69,7 +69,6 @@ func small(count int) func(*api.Job, *api.Task) {
 	}
 }
 
-// alloc is an allocation of a job.
 type alloc struct {
 	n    *node
 	id   string
@@ -144,9 +143,9 @@ func (a *alloc) running(t testing.TB) {
 	})
 }
 
-// held waits until the agent has started the task or re-attached to it. After a kill of the agent, the state on the
-// server is no evidence: if the kill came between the start and its event, the server gets "running" only with the
-// task's next event (client/allocrunner/taskrunner/task_runner.go, runDriver).
+// held waits until the agent has started the task or re-attached to it. The server's state can be out of date after a
+// kill of the agent: if the agent was killed after the start but before the event of the start, the server gets
+// "running" only with the task's next event (client/allocrunner/taskrunner/task_runner.go, runDriver).
 func (a *alloc) held(t testing.TB) {
 	t.Helper()
 	testsupport.Within(t, patience, func() error {
@@ -173,7 +172,7 @@ func (a *alloc) isDead() error {
 	return err
 }
 
-// outcome returns the last exit among the task's events: "exit 7", "signal 15", "oom", "lost", or "" without one.
+// outcome returns the last exit among the task's events: "exit 7", "signal 15", "oom" or "lost"; or "" without an exit.
 func (a *alloc) outcome() string {
 	_, st, err := a.info()
 	if err != nil {
@@ -205,7 +204,7 @@ func (a *alloc) story() string {
 	return nomadtest.Story(st)
 }
 
-// tells waits until an event of the task contains text: Nomad's client sends events to its server in batches, and the
+// tells waits until an event of the task contains text. Nomad's client sends events to its server in batches, and the
 // driver's events may follow the event of the exit.
 func (a *alloc) tells(text string) error {
 	return testsupport.Poll(patience, func() error {
@@ -216,7 +215,6 @@ func (a *alloc) tells(text string) error {
 	})
 }
 
-// stop stops the job, and waits until its tasks are dead.
 func (a *alloc) stop(t testing.TB) {
 	t.Helper()
 	nomadtest.Stop(t, a.n.Client(), a.job)
@@ -235,9 +233,9 @@ func (a *alloc) output(t testing.TB, stream string) string {
 	return b
 }
 
-// read returns the log. If the agent reports a running task as not started, read returns the log's first file. This
-// report can last until the task's next event: allocRunner.AllocState, which the agent's statistics call each second,
-// stores a copy of the states from before a change (client/allocrunner/alloc_runner.go).
+// read returns a stream of the task. Nomad's API can refuse it as "not started yet" although the task runs, until the
+// task's next event: allocRunner.AllocState, which the agent's statistics call each second, may store an outdated copy
+// of the task states (client/allocrunner/alloc_runner.go). In that case, read returns the stream's first file.
 func (a *alloc) read(stream string) (string, error) {
 	i, st, err := a.info()
 	if err != nil {
@@ -256,7 +254,7 @@ func (a *alloc) read(stream string) (string, error) {
 	return string(b), err
 }
 
-// readable waits until the agent returns the log of a running task. See read for why readable signals the task.
+// readable waits until Nomad's API returns the output of a running task. Its signals cause events, see read.
 func (a *alloc) readable(t testing.TB) {
 	t.Helper()
 	testsupport.Within(t, patience, func() error {
@@ -311,7 +309,7 @@ func (a *alloc) session(t *testing.T, tty bool, stdin io.Reader, sizes <-chan ap
 
 func last(s string, n int) string { return s[max(0, len(s)-n):] }
 
-// pid returns the main process that the supervisor has recorded.
+// pid returns the task's main process, as the supervisor has recorded it.
 func (a *alloc) pid(t testing.TB) proc {
 	t.Helper()
 	p, err := readProc(a.n.stateOf(t, a.id).Identity.PID)
@@ -321,14 +319,14 @@ func (a *alloc) pid(t testing.TB) proc {
 	return p
 }
 
-// numbered counts the lines of a counter's output. A missing, doubled or torn line is an error. ended reports whether
-// the counter has printed its last line.
+// numbered counts the complete lines that the counter command has printed. A missing, doubled or torn line is an error.
+// ended reports whether the last line was printed.
 func numbered(out string) (n int, ended bool, err error) {
 	for line := range strings.Lines(out) {
 		f := strings.Fields(line)
 		switch {
 		case !strings.HasSuffix(line, "\n"):
-			return n, ended, nil // not complete yet
+			return n, ended, nil // the last line is not complete yet
 		case ended || len(f) < 2:
 			return n, ended, fmt.Errorf("line %q after %d lines", line, n)
 		case f[0] == "last":
@@ -346,7 +344,7 @@ func numbered(out string) (n int, ended bool, err error) {
 	return n, ended, nil
 }
 
-// printsOn waits until a counter's output has at least before+more bytes. A missing, doubled or torn line is an error.
+// printsOn waits until the counter command has printed at least before+more bytes, without an error of numbered.
 func (a *alloc) printsOn(t testing.TB, before, more int) {
 	t.Helper()
 	testsupport.Within(t, time.Minute, func() error {
@@ -362,7 +360,7 @@ func (a *alloc) printsOn(t testing.TB, before, more int) {
 	})
 }
 
-// touch creates an empty file, such as the one that a counter waits for.
+// touch creates an empty file. Some tasks wait for one.
 func touch(t testing.TB, path string) {
 	t.Helper()
 	must.NoError(t, os.WriteFile(path, nil, 0o644))
@@ -388,7 +386,7 @@ func hasMemoryCgroup() bool { return slices.Contains(cgroup.Detect("").Controlle
 func TestOutput_IsFollowedThroughRotation(t *testing.T) {
 	t.Parallel()
 	n := commonNode.get(t)
-	// three files of 1 MiB are written while a client follows
+	// the task fills three files of 1 MiB and begins a fourth, while a client follows
 	a := n.start(t, conf{"command": counter, "args": []string{"-pad", "120", "-burst", "200", "-every", "40ms", "-lines",
 		"24000", "-then", "exit:0"},
 		"logs": conf{"max_files": 10, "max_file_size": 1}})

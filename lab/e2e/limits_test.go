@@ -19,8 +19,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// ownCPUs returns a nodeOptions.shell that gives an agent its own cpuset hierarchy. Otherwise, all agents write their
-// tasks' cores to the same two cgroups. (Nomad 1.11 does not use its option cgroup_parent.)
+// ownCPUs returns a nodeOptions.shell that gives an agent its own cpuset hierarchy. Agents that share a hierarchy write
+// their tasks' cores to the same two cgroups, since Nomad 1.11 does not use its option cgroup_parent.
 func ownCPUs(t *testing.T) string {
 	const root = "/sys/fs/cgroup/cpuset"
 	own := filepath.Join(root, filepath.Base(mkdir(t)))
@@ -75,7 +75,7 @@ func TestLimits_ReservedCoresAreExclusive(t *testing.T) {
 	must.NoError(t, n.Client().Allocations().Restart(reserved.stub(t), "main", nil))
 	testsupport.Eventually(t, "the task is restarted", func() bool {
 		p, err := readProc(n.stateOf(t, reserved.id).Identity.PID)
-		return err == nil && p.pid != first.pid && slices.Equal(p.args, first.args) // the launcher has other arguments
+		return err == nil && p.pid != first.pid && slices.Equal(p.args, first.args) // not the launcher's arguments
 	})
 	test.Eq(t, all, both(), test.Sprint("after a restart"))
 

@@ -48,7 +48,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	flag.Parse()
-	// tests mostly wait, so more tests run in parallel than the machine has processors
+	// allow more parallel tests than the machine has processors, because the tests mostly wait
 	if !set("test.parallel") {
 		flag.Set("test.parallel", "5")
 	}
@@ -108,8 +108,8 @@ func prepare() (err error) {
 	return errors.Join(os.Chmod(counter, 0o755), share(program, nomadBinary))
 }
 
-// clean ends the shared agents, and checks that the temporary directory has no sockets of agents, not even of plugins,
-// executors and logmons that a test killed.
+// clean ends the shared agents, and checks that no sockets are left in the temporary directory. The check covers
+// plugins, executors and logmons that a test killed.
 func clean() error {
 	err := errors.Join(commonNode.end(), pythonNode.end(), confinedNode.end())
 	sockets, _ := filepath.Glob(filepath.Join(scratch, "tmp", "plugin*"))
@@ -131,7 +131,7 @@ func share(from, to string) error {
 	return os.WriteFile(to, content, 0o755)
 }
 
-// sharedNode is an agent that tests share if they do not disturb it. Each test stops its own jobs.
+// sharedNode is an agent for tests that do not disturb each other. Each test stops its own jobs.
 type sharedNode struct {
 	name    string
 	options nodeOptions
@@ -159,7 +159,7 @@ var (
 	commonNode = &sharedNode{name: "common", options: nodeOptions{plugin: features.Plugin}}
 	pythonNode = &sharedNode{name: "python", options: nodeOptions{python: &pythonOptions{}}}
 
-	// confinedNode confines tasks by every option.
+	// confinedNode has every option that confines tasks.
 	confinedNode = &sharedNode{name: "confined", options: nodeOptions{plugin: `
 		unveil = "strict"
 		unveil_by_task = true

@@ -25,14 +25,14 @@ import (
 	"github.com/outrider-dev/outrider/lab/e2e/nomadtest"
 )
 
-// node is a private agent with one of the drivers.
+// node is a private agent with one of the task drivers.
 type node struct {
 	agent.Agent
 	driver  string // the driver's name
 	dir     string
 	state   string // the plugin's state_dir
 	bare    bool   // the agent has no cgroups
-	builder int    // the user that builds environments; 0: the agent's
+	builder int    // the user that builds environments; 0: the agent's user
 }
 
 type nodeOptions struct {
@@ -41,14 +41,14 @@ type nodeOptions struct {
 	state  string // the plugin's state_dir; empty: a directory of the agent
 	bare   bool   // the agent has no cgroups
 
-	python  *pythonOptions // nil: exec-lite instead
-	remote  bool           // with the remote driver; its host keeps files in the directory state
+	python  *pythonOptions // nil: the driver is exec-lite
+	remote  bool           // the driver is remote; state is its directory on the host
 	usb     *usbOptions    // nil: without the usb plugin
 	classes string         // the dataset plugin's classes; empty: without the plugin
 	dataset string         // the dataset plugin's additional configuration
 	slots   string         // replaces datasetConfig
 
-	of *node // the agent is a client of this node's server; nil: of its own server
+	of *node // the node whose server the agent uses; nil: its own server
 
 	// shell runs before the agent, in its process, with the agent's command in "$@". It may exec a program that starts
 	// that command, such as setpriv. $DIR is the agent's directory.
@@ -149,8 +149,8 @@ func writeShell(path, dir, shell string) error {
 	return os.WriteFile(path, []byte(text), 0o755)
 }
 
-// end stops all jobs and then the agent. It returns an error with the leftovers of the tasks and of the agent, if any.
-// It removes everything in any case.
+// end stops all jobs, and then stops and removes the agent in any case. It returns an error if tasks or the agent have
+// left anything.
 func (n *node) end() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
@@ -175,9 +175,9 @@ func (n *node) remove(ctx context.Context) error {
 	return errors.Join(err, n.Close(ctx))
 }
 
-// stopJobs stops the server's jobs. It returns an error until all are stopped, and all allocations of the node have
-// ended, even those of removed jobs. An allocation that the agent has just received has no process yet, but its cgroup
-// would outlive the agent.
+// stopJobs stops the server's jobs. It returns an error until all jobs are stopped and all allocations of the node have
+// ended, even those of removed jobs. Processes do not show this: an allocation that the agent has just received has
+// none yet, but its cgroup would outlive the agent.
 func (n *node) stopJobs() error {
 	left, err := agent.Unended(context.Background(), n.Client(), "default", fmt.Sprintf("NodeID == %q", n.id()))
 	if err != nil {
@@ -253,13 +253,12 @@ func (n *node) isRole(p proc, role string) bool {
 
 func isLogmon(p proc) bool { return len(p.args) >= 2 && p.args[len(p.args)-1] == "logmon" }
 
-// id returns the node's ID.
 func (n *node) id() string {
 	b, _ := os.ReadFile(filepath.Join(n.DataDir(), "client", "client-id"))
 	return string(b)
 }
 
-// store is the directory in which the plugin and its supervisor keep their state for this agent.
+// store returns the directory in which the plugin and its supervisor keep their state for this agent.
 func (n *node) store() string { return filepath.Join(n.state, n.driver, n.id()) }
 
 func (n *node) taskDirs() []string {
@@ -267,14 +266,13 @@ func (n *node) taskDirs() []string {
 	return dirs
 }
 
-// where makes a job run on the endpoint if the node's driver is remote.
+// where adds the endpoint to a job if the node's driver is remote.
 func (n *node) where(j *api.Job, task *api.Task) {
 	if n.driver == "remote" {
 		onBox(j, task)
 	}
 }
 
-// log returns the agent's log.
 func (n *node) log() string {
 	text, _ := n.Log()
 	return text

@@ -26,11 +26,11 @@ import (
 
 const monitorPage = "docs/guides/monitor.md"
 
-// nodePages are the pages for a node's operator. A page's commands rely on those of the pages before it.
+// nodePages are the pages for a node's operator, in order: the commands of a page need the effects of earlier pages.
 var nodePages = []string{"docs/start/node.md", "docs/guides/rollout.md", monitorPage, "docs/guides/troubleshoot.md"}
 
-// TestNodePages_CommandsWork runs the commands of the pages on an operator's nodes, each a bare Debian with Nomad.
-// Before a command that diagnoses a fault, the fault is caused: see incidents.
+// TestNodePages_CommandsWork runs the commands of nodePages on an operator's nodes, each a bare Debian with Nomad. The
+// incidents cause the faults that the commands diagnose.
 func TestNodePages_CommandsWork(t *testing.T) {
 	testsupport.Long(t, "builds two releases and a bare Debian, and causes each fault of the pages")
 	t.Parallel()
@@ -70,8 +70,8 @@ func TestNodePages_CommandsWork(t *testing.T) {
 func operatorsNode(t *testing.T) *root {
 	t.Helper()
 	r := newRoot(t)
-	t.Cleanup(func() { // runs before the root is closed
-		// thaw the disk, because a process that waits for a frozen disk can't be killed
+	t.Cleanup(func() {
+		// before the root is closed, thaw the disk: a process that waits for a frozen disk can't be killed
 		_, err := r.Run(context.Background(), "fsfreeze -u /opt/nomad/data/alloc 2>/dev/null || true")
 		test.NoError(t, err)
 	})
@@ -100,8 +100,8 @@ var (
 	expression   = regexp.MustCompile(`(?m)^ +expr: (>-\n)?((?:.*\n)+?) +(for|labels):`)
 )
 
-// TestAlerts_NameMetricsThatExist compares the metrics named in the example rules and on their page with those that an
-// agent and the page's commands print.
+// TestAlerts_NameMetricsThatExist checks that an agent or the commands of the monitoring page print each metric that
+// the example rules or the page name.
 func TestAlerts_NameMetricsThatExist(t *testing.T) {
 	needMemoryCgroup(t)
 	t.Parallel()
@@ -158,8 +158,8 @@ const datasetPage = "docs/plugins/dataset.md"
 
 var volumeFile = regexp.MustCompile(`^# (\S+\.volume\.hcl)\n`)
 
-// TestDatasetPage_CommandsWork runs the page's commands on an operator's node, a bare Debian with Nomad. The commands
-// make the file system.
+// TestDatasetPage_CommandsWork runs the page's commands, which also make the ZFS pool, on an operator's node: a bare
+// Debian with Nomad.
 func TestDatasetPage_CommandsWork(t *testing.T) {
 	testsupport.Long(t, "builds a bare Debian, and Nomad is slow to create volumes")
 	page := readFences(t, datasetPage)

@@ -16,13 +16,13 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// way is a way to install a plugin on a node. Its commands run in a folder with the artefact of one version. The deb is
-// upgraded by TestNodePages_CommandsWork.
+// way is a way to install a plugin on a node. Its commands run in a folder with the artefact of one version. For the
+// deb, see TestNodePages_CommandsWork.
 type way struct {
-	artefact string // the pattern of the file's name
+	artefact string // a pattern of the file's name
 
 	install, remove    string
-	upgrade, downgrade string // empty: install
+	upgrade, downgrade string // empty: the same as install
 }
 
 var ways = map[string]way{
@@ -56,8 +56,8 @@ args = ["-c", "` + script + `"]'`)
 	return j
 }
 
-// only is a shell function that prints the PID of the only process with a command line. It retries because a forked
-// child has the same command line until it executes its program.
+// only is a shell function that prints the PID of the only process whose command line matches. It retries, because a
+// forked child has its parent's command line until it executes a program.
 const only = `only() {
   for _ in $(seq 50); do
     pids=$(pgrep -f "$1" || true)
@@ -112,7 +112,6 @@ func TestPackages_InstallUpgradeAndRemove(t *testing.T) {
 	})
 }
 
-// try installs, upgrades, rolls back and removes the plugin.
 func (w way) try(r *root, kind string, rel *releases) {
 	t := r.t
 	t.Helper()
@@ -154,8 +153,8 @@ func (r *root) forget(jobs ...string) {
 	r.sh("for job in " + strings.Join(jobs, " ") + "; do nomad job stop -purge -detach $job; done; nomad system gc")
 }
 
-// removedTooEarly removes the package, but not its configuration, while a task runs. The agent starts anyway. The task
-// runs on without the plugin, and after the package is installed again.
+// removedTooEarly checks that a task survives when the plugin's package is removed and later installed again. Without
+// the plugin, the agent starts although the plugin's configuration is still there.
 func (r *root) removedTooEarly(rel *releases) {
 	t := r.t
 	t.Helper()
@@ -180,7 +179,7 @@ func (r *root) removedTooEarly(rel *releases) {
 func (r *root) loaded(driver, version string) {
 	r.t.Helper()
 	version = fmt.Sprintf("\"driver.%s.version\": %q", driver, version)
-	testsupport.Within(r.t, time.Minute, func() error { // the server is updated by the next fingerprint
+	testsupport.Within(r.t, time.Minute, func() error { // the server gets the state with the next fingerprint
 		if node := r.sh("nomad node status -self -json"); !strings.Contains(node, version) {
 			return fmt.Errorf("the node has no attribute %s", version)
 		}

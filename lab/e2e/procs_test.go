@@ -24,11 +24,11 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// proc is a process that exists. A zombie without a running thread counts as ended.
+// proc is a process. It counts as ended once it is a zombie and no thread of it runs.
 type proc struct {
 	pid    int
 	parent int
-	start  uint64 // identifies the process together with pid
+	start  uint64 // the start time, which differs if the PID is reused
 	args   []string
 }
 
@@ -92,8 +92,8 @@ func allProcs() (all []proc) {
 	return all
 }
 
-// processes returns the agent's processes: those with the agent's mark in their environment; supervisor, collector and
-// shim, which do not inherit the mark; and tasks on a host, whose files are in the state directory.
+// processes returns the processes of the agent and of its tasks. Most have the agent's mark in their environment. The
+// supervisor, collector and shim do not inherit the mark. Tasks on a remote host have a directory below state.
 func (n *node) processes() []proc {
 	mark, onHost := []byte("OUTRIDER_LAB_DIR="+n.dir+"\x00"), []byte("NOMAD_ALLOC_DIR="+n.state+"/allocs/")
 	var found []proc
@@ -133,8 +133,8 @@ func (n *node) one(t testing.TB, kind string, is func(proc) bool) proc {
 
 func (n *node) plugin(t testing.TB) proc { t.Helper(); return n.one(t, "plugin", n.isPlugin) }
 
-// another waits for the process that replaces a killed one of the same kind. Until Nomad notices the end of a plugin,
-// it fails each task that it should start: "failed creating runner".
+// another waits for the process that replaces old, a killed one of the same kind. Call it before you start a task:
+// until Nomad notices the end of a plugin, it fails each start with "failed creating runner".
 func (n *node) another(t testing.TB, is func(proc) bool, old proc) (next proc) {
 	t.Helper()
 	testsupport.Within(t, time.Minute, func() error {
@@ -168,7 +168,7 @@ func descriptors(pid int) int {
 	return len(e)
 }
 
-// cgroups lists the cgroups with an accepted name, in all hierarchies.
+// cgroups lists the cgroups of all hierarchies for whose name accept returns true.
 func cgroups(accept func(name string) bool) []string {
 	var found []string
 	filepath.WalkDir("/sys/fs/cgroup", func(path string, e fs.DirEntry, err error) error {
@@ -202,7 +202,7 @@ func (n *node) leaves() []string {
 	return cgroups(func(name string) bool { return strings.HasPrefix(name, "outrider-"+n.driver+"-"+id) })
 }
 
-// stateOf waits for the state of an allocation's running task.
+// stateOf waits until task.json of an allocation's task has a PID, and returns the file's content.
 func (n *node) stateOf(t testing.TB, allocID string) (st task.State) {
 	t.Helper()
 	testsupport.Within(t, time.Minute, func() error {

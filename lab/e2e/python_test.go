@@ -46,8 +46,8 @@ func (o *pythonOptions) config(builder int) string {
 
 var builders atomic.Int64
 
-// newBuilder returns a user ID that only one node of all tests on this machine builds with, so processes of that user
-// belong to the node. The user has no account.
+// newBuilder returns the ID of a user for one node's builds. No other node on this machine gets the ID, so processes of
+// the user belong to the node. The user has no account.
 func newBuilder() int { return 1<<30 + os.Getpid()<<6 + int(builders.Add(1)) }
 
 // py returns a batch job with one Python program.
@@ -65,7 +65,7 @@ func needs(wheels string, requirements ...string) conf {
 	return conf{"requirements": requirements, "find_links": []string{wheels}, "offline": true}
 }
 
-// code returns the configuration of a task whose program has these lines.
+// code returns the configuration of a task that runs these lines.
 func code(lines ...string) conf { return conf{"code": strings.Join(lines, "\n") + "\n"} }
 
 // cache returns a path in the directory of the node's environments.
@@ -83,8 +83,8 @@ func (n *node) cached(dir string) []string {
 	return names
 }
 
-// installers returns the processes that build environments: those of the node's builder, and those with a build or
-// download directory in their arguments.
+// installers returns the processes that build environments: those of the node's build user, and those with a path of a
+// build or download in their arguments.
 func (n *node) installers() []proc {
 	if n.driver != "python" {
 		return nil
@@ -136,7 +136,7 @@ func (a *alloc) ends(t testing.TB, how, out string) {
 	test.Eq(t, out, a.output(t, "stdout"), test.Sprintf("%s prints", a.job))
 }
 
-// builds waits for the event of a task's environment, and returns how many events report that it was built.
+// builds waits for an event about the task's environment, and returns how many events report a build, not a cache hit.
 func (a *alloc) builds(t testing.TB) int {
 	t.Helper()
 	testsupport.Within(t, time.Minute, func() error {
@@ -189,7 +189,7 @@ func TestPythonCache_IsSharedByTwoAgents(t *testing.T) {
 
 	touch(t, filepath.Join(dir, "two"))
 	two.ends(t, "exit 0", env+"\nin time\n")
-	for _, n := range []*node{first, second} { // the plugin's successor cleans up the cache
+	for _, n := range []*node{first, second} { // the next plugin cleans up the cache at its start
 		old := n.plugin(t)
 		old.end(t)
 		n.another(t, n.isPlugin, old)
@@ -229,7 +229,8 @@ var pythonExampleJobs = map[string]func(*testing.T, *alloc){
 	"crash":      endsWith("exit 1", "Python: ModuleNotFoundError: No module named 'requests' (app.py:12)"),
 }
 
-// endsWith returns a check of a job's outcome, an event, and its output by regular expressions.
+// endsWith returns a check that a job has an outcome, an event with a text, and output that matches regular
+// expressions.
 func endsWith(outcome, event string, output ...string) func(*testing.T, *alloc) {
 	return func(t *testing.T, a *alloc) {
 		must.Eq(t, outcome, a.ended(t), must.Sprint(a.story()))
@@ -331,9 +332,9 @@ func TestPython_RunsWithoutRoot(t *testing.T) {
 	}
 }
 
-// TestPythonStart_RunsOnceThroughKillsOfThePlugin kills the plugin while tasks start. If every kill came after its
-// round's tasks had started, more rounds follow. At each of its starts, the plugin removes unused environments.
-func TestPythonStart_RunsOnceThroughKillsOfThePlugin(t *testing.T) {
+// TestPythonStart_RunsOnceDespiteKillsOfThePlugin kills the plugin while tasks start. It adds rounds until a kill hits
+// a start. At each of its starts, the plugin removes unused environments.
+func TestPythonStart_RunsOnceDespiteKillsOfThePlugin(t *testing.T) {
 	testsupport.Long(t, "repeats kills on a real agent")
 	t.Parallel()
 	const rounds, tasks = 4, 3
@@ -359,7 +360,7 @@ func TestPythonStart_RunsOnceThroughKillsOfThePlugin(t *testing.T) {
 		).with(needs(wheels, "starts")), func(j *api.Job, _ *api.Task) { j.TaskGroups[0].Count = new(tasks) })
 		n.submit(t, j)
 		allocs := n.allocs(t, *j.ID, tasks)
-		// until an allocation has its directory, Nomad fails its task if the plugin is killed
+		// a kill of the plugin makes Nomad fail a task whose allocation has no directory yet
 		testsupport.Eventually(t, "a start, and the directory of each task", func() bool {
 			without := func(a *alloc) bool { return !testsupport.Exists(a.dir()) }
 			return !slices.ContainsFunc(allocs, without) && len(n.taskDirs()) > 0

@@ -23,7 +23,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/e2e/nomadtest"
 )
 
-// archive serves an archive of a directory, and returns the server's URL.
+// archive serves a directory as an archive, and returns the URL.
 func archive(t *testing.T, dir string) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -98,8 +98,8 @@ func TestRecipes_Run(t *testing.T) {
 	})
 }
 
-// TestRecipes_CloneForStaging runs the page's Postgres jobs with stand-ins for the programs. Staging gets two clones.
-func TestRecipes_CloneForStaging(t *testing.T) {
+// TestRecipes_StagingGetsClones runs the page's Postgres jobs with stand-ins for the programs. Staging gets two clones.
+func TestRecipes_StagingGetsClones(t *testing.T) {
 	testsupport.Long(t, "needs its own node")
 	t.Parallel()
 	classes := strings.ReplaceAll(pool(t, "fast"), `["mode"]`, `["uid", "gid", "mode", "clone_from"]`)
@@ -173,7 +173,7 @@ func TestSamples_RunUnchanged(t *testing.T) {
 	test.StrHasSuffix(t, "stopped in good order\n", out)
 }
 
-func TestMigrate_ExampleHasItsCapability(t *testing.T) {
+func TestMigrationGuide_ExampleHasItsCapability(t *testing.T) {
 	t.Parallel()
 	needRootAgent(t) // only root can give capabilities to tasks
 	a := commonNode.get(t).submitHCL(t, jobFiles(readFences(t, "docs/guides/migrate.md"))["caps.nomad.hcl"])

@@ -27,10 +27,10 @@ const (
 	newer = "0.1.1"
 )
 
-// releases has both versions of exec-lite as they are published, built from a clone with their tags.
+// releases has two releases of exec-lite, built from a clone of the repository in which they are tagged.
 type releases struct {
-	dir    string   // with a directory of artefacts for each version
-	others []string // the binaries of python and usb, which need no library of the machine
+	dir    string   // has a directory with artefacts for each version
+	others []string // the static binaries of python and usb
 }
 
 // file returns the only artefact of a version whose name matches a pattern.
@@ -58,7 +58,7 @@ var getReleases = sync.OnceValues(func() (*releases, error) {
 		}
 		return nil
 	}
-	// no tags of real releases: they may have the same names
+	// without tags: those of real releases may have the same names
 	out, err := exec.Command("git", "clone", "--quiet", "--shared", "--no-tags", root, clone).CombinedOutput()
 	if err != nil {
 		return nil, fmt.Errorf("failed to clone: %w\n%s", err, out)
@@ -79,7 +79,7 @@ var getReleases = sync.OnceValues(func() (*releases, error) {
 	return r, errors.Join(err, os.RemoveAll(clone))
 })
 
-// make tags the clone, and builds its release.
+// make tags the clone's commit with the version, and builds the release.
 func (r *releases) make(clone, version string, git func(args ...string) error) error {
 	err := git("tag", "plugins/exec-lite/v"+version)
 	if err != nil {

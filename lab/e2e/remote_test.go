@@ -54,8 +54,8 @@ func newRemoteHost(t *testing.T, options ...sshdtest.Option) *remoteHost {
 	return &remoteHost{server: server, dir: dir}
 }
 
-// options returns the options of a node with the host as endpoint "box", at a port. The plugin uses the API at the
-// address api; empty: its agent's.
+// options returns the options of a node with the host as endpoint "box", whose SSH server has this port. The plugin
+// uses the Nomad API at the address api; empty: the API of its own agent.
 func (h *remoteHost) options(port int, api string) nodeOptions {
 	return nodeOptions{remote: true, state: h.dir, plugin: fmt.Sprintf(`
 api {
@@ -145,7 +145,7 @@ func TestRemote_TaskHasTheFeaturesOfALocalTask(t *testing.T) {
 		}
 		a.stop(t)
 	})
-	t.Run("a session with a terminal", func(t *testing.T) { // TestDriver_Conforms of the plugin has other sessions
+	t.Run("a session with a terminal", func(t *testing.T) { // TestDriver_Conforms of the plugin tests other sessions
 		a := n.start(t, sh("while :; do sleep 0.1; done"), onBox)
 		sizes := make(chan api.TerminalSize, 1)
 		sizes <- api.TerminalSize{Height: 33, Width: 77}
@@ -253,7 +253,7 @@ func residentMemory(pid int) (kilobytes int, err error) {
 }
 
 // A thousand tasks leak no descriptors or memory in the plugin and its processes on the host, and leave no files there.
-func TestRemote_ThousandStartsLeaveNothing(t *testing.T) {
+func TestRemote_AThousandStartsLeaveNothingBehind(t *testing.T) {
 	needRootAgent(t)
 	testsupport.Long(t, "a thousand tasks")
 	t.Parallel()
@@ -261,7 +261,7 @@ func TestRemote_ThousandStartsLeaveNothing(t *testing.T) {
 		round  = 250
 		rounds = 5 // the first is a warm-up
 
-		mostMore = 16 << 10 // kB of memory: the core keeps the exits of the last 1,000 tasks, 6 MB here
+		mostMore = 16 << 10 // memory in kB: the core keeps the exits of the last 1,000 tasks, 6 MB here
 	)
 	n := newRemoteNode(t)
 	keep := n.start(t, conf{"command": "/bin/sleep", "args": []string{"3600"}}, onBox)
@@ -287,7 +287,7 @@ func TestRemote_ThousandStartsLeaveNothing(t *testing.T) {
 				return err
 			}
 			past := time.Now().Add(-5 * time.Hour)
-			for _, e := range left { // make them old: a directory that was just used stays
+			for _, e := range left { // make them look old, because recently used ones are kept
 				os.Chtimes(filepath.Join(filepath.Dir(keep.hostDir()), e.Name()), past, past)
 			}
 			return fmt.Errorf("round %d: the host has directories of %d allocations", i, len(left))

@@ -29,8 +29,8 @@ type containerHost struct {
 	files   string            // the directory of the engine's files
 	env     map[string]string // environment of the engine's commands
 	engine  string            // the engine's program
-	example string            // a job file
-	inspect string            // the format in which to print a container's record
+	example string            // the file of the example job
+	inspect string            // the format of a container's record, see container
 	left    string            // a script that lists leftovers of containers
 	oom     string            // the outcome of a container that runs out of memory
 }
@@ -45,15 +45,15 @@ for name in $(busybox --list); do ln -s ../busybox image/bin/$name; done
 tar -C image -c . | `+h.engine+` import - docker.io/library/busybox`)
 }
 
-// preparePodman makes mounts that only this host's processes see: podman's image cache has a fixed path, and with
-// cgroup v1, crun requires a v2 hierarchy without controllers, or no v2.
+// preparePodman changes mounts for the processes on this host only. podman's image cache has a fixed path, so it
+// becomes a tmpfs. With cgroup v1, crun refuses a v2 hierarchy that has controllers, so preparePodman unmounts it.
 const preparePodman = `set -e
 mkdir -p /var/lib/containers
 mount -t tmpfs none /var/lib/containers
 controllers=/sys/fs/cgroup/unified/cgroup.controllers
 if [ -e $controllers ] && [ -n "$(cat $controllers)" ]; then umount /sys/fs/cgroup/unified; fi`
 
-// leftByPodman lists records of podman and crun, and mounts.
+// leftByPodman is a script that lists records of podman and crun, and mounts.
 const leftByPodman = `podman ps --all --quiet
 for id in $(podman ps --all --quiet --no-trunc); do ls -d /run/crun/$id; done
 grep -E "$PWD/root/overlay(-containers)?/[^ ]+/(merged|shm)" /proc/self/mountinfo || true`
@@ -125,7 +125,7 @@ func (c container) isGone(t *testing.T) {
 	}
 }
 
-// hasNothing waits until no leftovers of containers exist: an engine removes a killed container some time later.
+// hasNothing waits until no leftovers of containers exist. An engine removes a killed container with a delay.
 func (h *containerHost) hasNothing(t *testing.T) {
 	t.Helper()
 	testsupport.Within(t, time.Minute, func() error {
@@ -151,8 +151,8 @@ func (h *containerHost) containerJob(t *testing.T, n *node) (j *api.Job, args []
 	return j, args[:image+1]
 }
 
-// contain makes a task run a shell script in a container, with the flags of the example. The host's paths are mounted
-// in the container.
+// contain makes a task run a shell script in a container, with the flags of the example and with these paths of the
+// host.
 func (h *containerHost) contain(t *testing.T, n *node, task *api.Task, script string, paths ...string) {
 	t.Helper()
 	example, args := h.containerJob(t, n)
@@ -165,8 +165,8 @@ func (h *containerHost) contain(t *testing.T, n *node, task *api.Task, script st
 	task.Env, task.KillSignal, task.Resources.MemoryMB = maps.Clone(h.env), "SIGTERM", new(128)
 }
 
-// TestRemote_ContainersAreTasks runs the examples with containers, and other containers with the same flags.
-func TestRemote_ContainersAreTasks(t *testing.T) {
+// TestRemote_RunsContainersAsTasks runs the examples with containers, and other containers with the same flags.
+func TestRemote_RunsContainersAsTasks(t *testing.T) {
 	needRootAgent(t)
 	testsupport.Long(t, "containers")
 	t.Parallel()
@@ -258,7 +258,7 @@ func testContainers(t *testing.T, start func(*testing.T, *remoteHost) *container
 		test.Eq(t, "signal 9", a.outcome())
 		was.isGone(t)
 		b := c.run(t, "echo again", named, func(j *api.Job, _ *api.Task) {
-			j.TaskGroups[0].RestartPolicy.Attempts = new(1) // podman may still have the old container's record
+			j.TaskGroups[0].RestartPolicy.Attempts = new(1) // a start fails while podman has the old container's record
 		})
 		must.Eq(t, "exit 0", b.ended(t), must.Sprint(b.story(), b.output(t, "stderr")))
 		b.says(t, "stdout", "again\n")

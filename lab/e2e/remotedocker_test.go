@@ -37,7 +37,7 @@ if [ -e /etc/docker ]; then mount -t tmpfs none /etc/docker; fi
 exec dockerd --host=unix://"$0"/socket --data-root="$0"/data --exec-root="$0"/exec --pidfile="$0"/pid \
 	--bridge=none --iptables=false --ip6tables=false --log-level=warn --exec-opt=native.cgroupdriver=cgroupfs >>log 2>&1`
 
-// leftByDocker lists containers, and their mounts.
+// leftByDocker is a script that lists containers, and their mounts.
 const leftByDocker = `docker ps --all --quiet
 grep -E "$PWD/data/overlay2/[^ ]+/merged" /proc/$(cat pid)/mountinfo || true`
 
@@ -67,7 +67,7 @@ func newDockerHost(t *testing.T, h *remoteHost) *dockerHost {
 		for _, pattern := range []string{parents + "/*", parents} {
 			left, _ := filepath.Glob(pattern)
 			for _, dir := range left {
-				_ = unix.Rmdir(dir) // fails if a cgroup of a container is left, which the cluster reports
+				_ = unix.Rmdir(dir) // fails if a container's cgroup is left, which the cluster reports
 			}
 		}
 	})

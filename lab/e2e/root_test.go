@@ -48,7 +48,7 @@ func newRoot(t *testing.T) *root {
 	return &root{r, t}
 }
 
-// with returns the root for a subtest.
+// with returns the same root for a subtest.
 func (r *root) with(t *testing.T) *root { return &root{r.Root, t} }
 
 // sh runs commands, and returns their output. They must succeed.
@@ -71,7 +71,8 @@ func (r *root) put(dir string, files ...string) {
 	}
 }
 
-// files lists all files with owner, mode and target, except those that Nomad, the package managers and the test write.
+// files lists all files with owner, mode and link target, but not those that Nomad, package managers and the test
+// write.
 func (r *root) files() []string {
 	r.t.Helper()
 	out := r.sh(`find / -xdev \( -path /opt/nomad/data/client -o -path /opt/nomad/data/server \
@@ -84,7 +85,7 @@ func (r *root) files() []string {
 	return slices.Sorted(strings.Lines(out))
 }
 
-// unchanged waits until the root has the same files as before: a supervisor without tasks runs on for some seconds.
+// unchanged waits until the root has the same files as before. A supervisor without tasks runs on for some seconds.
 func (r *root) unchanged(before []string) {
 	r.t.Helper()
 	testsupport.Within(r.t, time.Minute, func() error {

@@ -28,20 +28,20 @@ import (
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
-// truth is a node with slots. Its plugin sees the part of Nomad's API that a column of the table allows. Its server
-// belongs to another agent, so Nomad can report the node as lost.
+// truth is the node of one column of the table. Its dataset plugin has slots, and may use only the part of Nomad's API
+// that the column allows. The node's server belongs to another agent, so it can report the node as lost.
 type truth struct {
 	*node  // Client returns the server's client
 	server *truthServer
 	column truthColumn
 	own    *api.Client // the agent's own client
-	slots  int         // number of slots that cells use
+	slots  int         // how many slots the cells use so far
 	token  string      // the file with the plugin's token
 }
 
 type truthColumn struct {
 	name  string
-	sees  bool   // slots are freed as soon as their holders have ended; otherwise at the next reservation
+	sees  bool   // the plugin frees a slot when its task has ended; otherwise at the next reservation
 	rules string // the policy of the plugin's token; empty: no token
 }
 
@@ -53,13 +53,13 @@ const (
 var truthColumns = []truthColumn{
 	{name: "ok", sees: true, rules: readNodes + readJobs},
 	{name: "no-token"},
-	{name: "blind", rules: readNodes}, // requests for jobs get 200 and an empty list
+	{name: "blind", rules: readNodes}, // Nomad returns 200 and an empty list of jobs
 }
 
-// truthRow is an event that may end a task.
+// truthRow is a row of the table: an event that may end a task.
 type truthRow struct {
 	name string
-	body string // of the task's script
+	body string // the end of the task's script; empty: sleep
 	edit func(*api.Job, *api.Task)
 	act  func(*testing.T, *truthCell) // nil: the phase acts on the node
 
@@ -69,7 +69,8 @@ type truthRow struct {
 
 const sleep = "exec sleep 600"
 
-// truthRows has the rows of each phase. An event of the node affects all rows of its phase.
+// truthRows has the rows of each phase. The rows of a phase run at the same time, because an event such as a drain
+// affects all tasks of the node.
 var truthRows = map[string][]truthRow{
 	"jobs": {
 		{name: "stop", act: func(t *testing.T, c *truthCell) { c.first.stop(t) }},
@@ -102,7 +103,7 @@ var truthRows = map[string][]truthRow{
 	"lost": {{name: "node lost and back", body: "trap '' TERM INT; while :; do sleep 0.2; done"}},
 }
 
-// waitsForItsTemplate delays the start of a task after its devices were reserved.
+// waitsForItsTemplate delays a task between the reservation of its devices and its start.
 func waitsForItsTemplate(j *api.Job, task *api.Task) {
 	task.Templates = []*api.Template{{
 		EmbeddedTmpl: new(`{{ with nomadVar "nomad/jobs/` + *j.ID + `" }}{{ .go }}{{ end }}`), DestPath: new("local/go"),
@@ -110,7 +111,7 @@ func waitsForItsTemplate(j *api.Job, task *api.Task) {
 }
 
 // The columns run in parallel, each on its own node.
-func TestTruth_SlotsAreReleasedByEvidenceAlone(t *testing.T) {
+func TestSlots_AreReleasedOnlyByEvidence(t *testing.T) {
 	testsupport.Long(t, "a table of faults on three nodes")
 	needRootAgent(t)
 	server := startTruthServer(t)
@@ -128,7 +129,7 @@ func TestTruth_SlotsAreReleasedByEvidenceAlone(t *testing.T) {
 				n := newTruth(t, server, column)
 				counted()
 				ready.Wait()   // the server restarts after all nodes have joined it
-				defer func() { // a node that ends stops the jobs of all nodes
+				defer func() { // the end of a node stops the jobs of all nodes
 					skip()
 					over.Wait()
 				}()
@@ -177,7 +178,7 @@ func TestTruth_SlotsAreReleasedByEvidenceAlone(t *testing.T) {
 					must.True(t, cells[0].runs())
 					time.Sleep(truthSweeps)
 					cells[0].stands(t, "the task of the lost node runs")
-					// once the node is back, another job gets the slot while the task is being killed
+					// once the node is back, it kills the task, while another job already requests the slot
 					cells[0].first.stop(t)
 					cells[0].ask(t)
 				})
@@ -186,11 +187,11 @@ func TestTruth_SlotsAreReleasedByEvidenceAlone(t *testing.T) {
 	})
 }
 
-// truthSweeps is the time of several sweeps, see newTruth.
+// truthSweeps is long enough for several sweeps: newTruth makes the plugin sweep every 4 s.
 const truthSweeps = 12 * time.Second
 
-// phase runs the rows of one phase: each row gets a slot, then acts. After that, happens causes the phase's event of
-// the node.
+// phase runs the rows of one phase. First, the task of each row gets a slot, and act runs. Then happens causes the
+// phase's event of the node. At the end, each row is verified.
 func (n *truth) phase(t *testing.T, name string, happens func(*testing.T, []*truthCell)) {
 	t.Run(name, func(t *testing.T) {
 		var cells []*truthCell
@@ -217,14 +218,14 @@ func (n *truth) phase(t *testing.T, name string, happens func(*testing.T, []*tru
 	})
 }
 
-// truthCell is one cell of the table.
+// truthCell is a cell of the table: one row on one column's node.
 type truthCell struct {
 	*truth
 	row   truthRow
 	slot  string // the slot's ID
 	job   *api.Job
 	first *alloc
-	lease string // the task's dataset
+	lease string // the slot's dataset for the first task
 	held  chan struct{}
 
 	second *truthCell // the next job for the slot
@@ -279,8 +280,8 @@ func (c *truthCell) submit(t *testing.T) {
 	c.first = &alloc{n: c.node, job: *c.job.ID}
 }
 
-// hold waits until the task runs, or until its slot is reserved if the task waits for a template. From then on, guard
-// watches the dataset.
+// hold waits until the task runs and its slot has a dataset. A task that waits for a template only needs the dataset.
+// From then on, guard watches the dataset.
 func (c *truthCell) hold(t *testing.T) {
 	t.Helper()
 	c.placed(t, c.first, "")
@@ -314,7 +315,7 @@ func (c *truthCell) hold(t *testing.T) {
 	t.Cleanup(func() { close(c.held); <-watched })
 }
 
-// placed waits until a's job has an allocation whose ID is not the given one, and stores that allocation's ID in a.
+// placed waits until a's job has an allocation other than the one with the ID not, and stores the new ID in a.
 func (c *truthCell) placed(t *testing.T, a *alloc, not string) {
 	t.Helper()
 	testsupport.Within(t, 2*time.Minute, func() error {
@@ -329,8 +330,8 @@ func (c *truthCell) placed(t *testing.T, a *alloc, not string) {
 	})
 }
 
-// guard fails the test if the running task loses its files. The dataset may be in the trash and unmounted on the host,
-// as long as the mount in the task's namespace keeps it.
+// guard fails the test if the running task loses its files. On the host, the dataset may be unmounted and in the trash,
+// because the mount in the task's namespace keeps the files.
 func (c *truthCell) guard(t *testing.T, id string, done chan<- struct{}) {
 	defer close(done)
 	for {
@@ -356,7 +357,6 @@ func (c *truthCell) guard(t *testing.T, id string, done chan<- struct{}) {
 	}
 }
 
-// runs reports whether a process of the allocation is alive.
 func (c *truthCell) runs() bool { return processOf(c.first.id) != "" }
 
 // processOf returns the /proc directory of a process of an allocation, or "".
@@ -381,7 +381,7 @@ func (c *truthCell) verify(t *testing.T) {
 	case c.row.lives:
 		time.Sleep(truthSweeps)
 		c.stands(t, "the task has not ended")
-		if c.row.edit != nil { // the template lets the task start now
+		if c.row.edit != nil { // with this variable, the template lets the task start
 			_, _, err := c.Client().Variables().Create(&api.Variable{Path: "nomad/jobs/" + *c.job.ID,
 				Items: api.VariableItems{"go": "yes"}}, nil)
 			must.NoError(t, err)
@@ -404,8 +404,8 @@ func (c *truthCell) verify(t *testing.T) {
 	c.next(t)
 }
 
-// released waits for the end of the task. Then it waits for the slot's release, or, without evidence of the end, checks
-// that the slot is kept.
+// released waits until the task has ended. If the plugin can see the end, released waits until the slot is free;
+// otherwise it checks that the slot is kept.
 func (c *truthCell) released(t *testing.T) {
 	t.Helper()
 	testsupport.Eventually(t, "the end of the task", func() bool { return !c.runs() })
@@ -417,7 +417,6 @@ func (c *truthCell) released(t *testing.T) {
 	c.stands(t, "the plugin can't see that its task has ended")
 }
 
-// next runs another task in the slot.
 func (c *truthCell) next(t *testing.T) {
 	t.Helper()
 	c.ask(t)
@@ -449,7 +448,6 @@ func (c *truthCell) taken(t *testing.T) {
 	must.NotEq(t, c.lease, all[0])
 }
 
-// newTruth starts the node of a column.
 func newTruth(t *testing.T, server *truthServer, column truthColumn) *truth {
 	t.Helper()
 	n := &truth{column: column, server: server}
@@ -490,7 +488,7 @@ func newTruth(t *testing.T, server *truthServer, column truthColumn) *truth {
 	return n
 }
 
-// served is an agent with the client of its server.
+// served is an agent whose Client returns the client of its server.
 type served struct {
 	agent.Agent
 	client *api.Client
@@ -498,7 +496,7 @@ type served struct {
 
 func (s served) Client() *api.Client { return s.client }
 
-// secure turns ACLs on, and gives the plugin the column's access.
+// secure turns ACLs on, and gives the plugin a token with the column's policy.
 func (n *truth) secure(t *testing.T) {
 	t.Helper()
 	n.server.acls()
@@ -508,7 +506,7 @@ func (n *truth) secure(t *testing.T) {
 	n.ready(t, "none")
 }
 
-// ready waits until the node is ready, and the attribute "api" of all device groups has the value evidence.
+// ready waits until the node is ready, and each of its device groups has the attribute "api" with the value evidence.
 func (n *truth) ready(t *testing.T, evidence string) {
 	t.Helper()
 	testsupport.Within(t, 2*time.Minute, func() error {

@@ -32,7 +32,7 @@ type usbOptions struct {
 	more  string // additional configuration, such as device blocks
 }
 
-// zigbee is the device block that most tests use. Their tasks run as nobody.
+// zigbee is the device block of most tests. Its mode gives access to tasks of nobody.
 const zigbee = `
 device "zigbee" {
   id   = "10c4:ea60"
@@ -41,12 +41,12 @@ device "zigbee" {
 `
 
 func (o usbOptions) config(dir string) string {
-	o.more += "rescan = \"200ms\"\n" // the kernel reports no simulated devices
+	o.more += "rescan = \"200ms\"\n" // the kernel sends no events for simulated devices
 	return fmt.Sprintf("root = %q\nshadow_dir = %q\ngrace = %q\n%s", cmp.Or(o.root, simulation(dir)),
 		filepath.Join(dir, "usb-nodes"), cmp.Or(o.grace, "2s"), o.more)
 }
 
-// simulation is the directory of a node's simulated machine.
+// simulation returns the directory of a node's simulated machine.
 func simulation(dir string) string { return filepath.Join(dir, "usb") }
 
 // stick is a simulated stick that is plugged in.
@@ -146,8 +146,8 @@ func (n *node) isUSBPlugin(p proc) bool {
 	return len(p.args) == 1 && p.args[0] == filepath.Join(n.PluginDir(), filepath.Base(usbPlugin))
 }
 
-// talk sends a word to a stick and prints its answer, in a subshell: a session leader would get the terminal as its
-// controlling terminal, which would stop timeout's child as a background process.
+// talk sends a word to a stick and prints the answer. It needs a subshell: a session leader would get the port as its
+// controlling terminal. timeout runs head in the background, where a read from the controlling terminal would stop it.
 const talk = `(stty raw -echo <$T && exec 3<>$T && echo %s >&3 && timeout 10 head -n 1 <&3)`
 
 // say returns a task that talks to the serial port named by an environment variable.
@@ -217,7 +217,7 @@ func mkdir(t testing.TB) string {
 	return dir
 }
 
-// talker prints "line N -> ANSWER" with its stick's answer, or "line N -> none", until it is stopped.
+// talker returns a task that prints "line N -> ANSWER" with its stick's answer, or "line N -> none", until stopped.
 func talker(edit ...func(*api.Job, *api.Task)) (conf, []func(*api.Job, *api.Task)) {
 	script := `n=0; T=$USB_ZIGBEE_TTY; while sleep 0.1; do n=$((n+1))
 answer=$( ` + fmt.Sprintf(talk, `"$n"`) + ` 2>/dev/null) || answer=none
@@ -246,7 +246,7 @@ func (a *alloc) saysAfter(t testing.TB, before int, text string) {
 func (a *alloc) restartSays(t testing.TB, text string) {
 	t.Helper()
 	a.held(t)
-	before := len(a.output(t, "stdout")) // the task may run again before the request returns
+	before := len(a.output(t, "stdout")) // not after the request: the new output may have begun
 	must.NoError(t, a.n.Client().Allocations().Restart(a.stub(t), "main", nil))
 	a.saysAfter(t, before, text)
 }
@@ -278,9 +278,9 @@ func TestUSBFaults_TaskKeepsDevice(t *testing.T) {
 	must.NoError(t, a.tells("Device: plugged in again"))
 	test.True(t, task.alive(), test.Sprint("re-plugged: the task was restarted"))
 
-	a.restartSays(t, "line 1 -> stick: ") // without a new reservation
+	a.restartSays(t, "line 1 -> stick: ") // Nomad does not reserve the device again
 
-	// a restarted agent forgets the reservation (hashicorp/nomad#9473)
+	// after a restart, the agent has forgotten the reservation (hashicorp/nomad#9473)
 	stop(t, n)
 	n.restart(t)
 	a.saysNow(t, "-> stick: ")

@@ -40,7 +40,7 @@ func (n *node) ready(t testing.TB, id string) *api.HostVolume {
 	return vol
 }
 
-// rootOf returns the first class's dataset.
+// rootOf returns the root dataset of the first class.
 func rootOf(classes string) string {
 	_, root, _ := strings.Cut(classes, `root = "`)
 	root, _, _ = strings.Cut(root, `"`)
@@ -93,7 +93,7 @@ func TestVolumes_OutliveTheirAgentAndPlugin(t *testing.T) {
 	n.restart(t)
 	nomadtest.HasVolumes(t, n.Client(), "data")
 	must.Eq(t, "second", read())
-	_, err = nomadtest.CreateVolume(n.Client(), fast("other")) // the submitter sees the operator's mistake
+	_, err = nomadtest.CreateVolume(n.Client(), fast("other")) // Nomad shows the operator's mistake to the submitter
 	must.ErrorContains(t, err, `class "slow": root "/srv" is not the name of a dataset`)
 
 	// the mistake is corrected, and the capacity changes
@@ -107,7 +107,7 @@ func TestVolumes_OutliveTheirAgentAndPlugin(t *testing.T) {
 	n.deleteVolume(t, vol.ID)
 }
 
-// count appends consecutive numbers to a file in its volume, and continues after the last one.
+// count is a script that appends consecutive numbers to a file in its volume. It continues after the last number there.
 const count = `n=$(tail -n 1 /data/log 2>/dev/null || echo 0)
 while :; do
   n=$((n+1))
@@ -116,7 +116,7 @@ while :; do
 done
 `
 
-// programs makes a directory with an operator's programs for this node, and with the scripts in more.
+// programs makes a directory with programs that an operator uses on this node, and with the scripts in more.
 func (n *node) programs(t *testing.T, more map[string]string) (dir string) {
 	t.Helper()
 	dir = mkdir(t)
@@ -150,8 +150,8 @@ func (n *node) withoutVolumes(t *testing.T, jobs ...string) {
 	})
 }
 
-// TestReplica_TakesOverFromALostNode runs commands of datasetPage on two nodes, one of which is lost. Both run on
-// this machine, with different roots of the class.
+// TestReplica_TakesOverFromALostNode runs commands of datasetPage on two nodes, one of which is lost. Both run on this
+// machine, so the class has a different root on each.
 func TestReplica_TakesOverFromALostNode(t *testing.T) {
 	testsupport.Long(t, "waits until Nomad reports a node as lost")
 	t.Parallel()
@@ -167,7 +167,7 @@ func TestReplica_TakesOverFromALostNode(t *testing.T) {
 		nomadtest.WithVolume("notes", "/data")(j, task)
 		j.TaskGroups[0].Volumes["notes"].AccessMode = "single-node-writer"
 		j.TaskGroups[0].ReschedulePolicy = &api.ReschedulePolicy{Unlimited: new(true), Delay: new(5 * time.Second),
-			DelayFunction: new("constant")} // a service's default, which nomadtest.Job turns off
+			DelayFunction: new("constant")} // as by default for a service; nomadtest.Job turns it off
 	}))
 	a.running(t)
 	log := func(id string) (lines []string) {
@@ -200,7 +200,7 @@ func TestReplica_TakesOverFromALostNode(t *testing.T) {
 	must.NoError(t, lost.Kill(t.Context()))
 	typed("nomad-device-dataset adopt")
 
-	// the job continues on the other node, after the sent data
+	// the job continues on the other node, with the number after the last one sent
 	var id string
 	testsupport.Within(t, 2*time.Minute, func() error {
 		all, _, err := volumes.List(&api.HostVolumeListRequest{NodeID: other.id()}, nil)
@@ -223,5 +223,5 @@ func TestReplica_TakesOverFromALostNode(t *testing.T) {
 		must.Eq(t, strconv.Itoa(i+1), n)
 	}
 
-	lost.restart(t) // the clean-up can delete a node's volume only while the node is up
+	lost.restart(t) // so that the cleanup can delete the volume on this node
 }

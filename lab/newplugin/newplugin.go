@@ -36,8 +36,8 @@ var templates embed.FS
 // names matches names that can be used for a file, for a job's driver or device block, and in an environment variable.
 var names = regexp.MustCompile(`^[a-z][a-z0-9]*(-[a-z0-9]+)*$`)
 
-// Create creates plugins/<name>, its page in docs and its entry in the workspace, and returns the paths of new files in
-// the repository. After an error, git shows which files were created.
+// Create creates plugins/<name>, its page in docs and its entry in the workspace. It returns the paths of the new files
+// in the repository. After an error, git shows the files that were created.
 func Create(ctx context.Context, root string, kind Kind, name string) (files []string, err error) {
 	dir := filepath.Join("plugins", name)
 	page := filepath.Join("docs", "plugins", name+".md")
@@ -64,7 +64,7 @@ func Create(ctx context.Context, root string, kind Kind, name string) (files []s
 	}); err != nil {
 		return nil, err
 	}
-	// every dependency has the same version as in the other plugins
+	// copy the files of exec-lite, so every dependency has the same version in all plugins
 	for _, file := range []string{"go.mod", "go.sum"} {
 		b, err := os.ReadFile(filepath.Join(root, "plugins", "exec-lite", file))
 		if err != nil {
@@ -75,7 +75,7 @@ func Create(ctx context.Context, root string, kind Kind, name string) (files []s
 			return nil, err
 		}
 	}
-	if kind == Device { // the lab's table needs a line
+	if kind == Device { // drivers need no line in the table
 		if err := declare(filepath.Join(root, table), name); err != nil {
 			return nil, err
 		}
@@ -94,7 +94,7 @@ func Create(ctx context.Context, root string, kind Kind, name string) (files []s
 	return files, nil
 }
 
-// render renders the templates of a kind.
+// render renders the templates of a kind, and calls write with each file.
 func render(kind Kind, name string, write func(file string, text []byte) error) error {
 	data := struct{ Name, Env string }{name, strings.ToUpper(strings.ReplaceAll(name, "-", "_"))}
 	return fs.WalkDir(templates, string(kind), func(path string, e fs.DirEntry, err error) error {
@@ -113,10 +113,10 @@ func render(kind Kind, name string, write func(file string, text []byte) error) 
 	})
 }
 
-// table is the source file that declares the plugins for which the lab needs more than the folder's name.
+// table is the source file in which the lab declares plugins, unless the name of a plugin's folder is enough.
 const table = "lab/build/plugins.go"
 
-// declare adds a device plugin to the table.
+// declare adds a device plugin to the table in file.
 func declare(file, name string) error {
 	old, err := os.ReadFile(file)
 	if err != nil {
@@ -134,7 +134,7 @@ func declare(file, name string) error {
 	return os.WriteFile(file, text, 0o644)
 }
 
-// alone makes the go command build the new module as a release does.
+// alone is the environment in which the go command ignores the workspace, as in a release of the new module.
 var alone = []string{"GOWORK=off"}
 
 // run runs the go command.

@@ -12,7 +12,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// checkout returns a copy of the part of the repository that a new plugin needs.
+// checkout returns a copy of those parts of the repository that a new plugin needs.
 func checkout(t *testing.T) string {
 	t.Helper()
 	root := t.TempDir()
@@ -30,7 +30,7 @@ func checkout(t *testing.T) string {
 }
 
 func TestCreate_MakesAPluginThatPassesItsTests(t *testing.T) {
-	t.Setenv("GOFLAGS", "-trimpath") // so Go's cache serves this directory, too
+	t.Setenv("GOFLAGS", "-trimpath") // lets Go use cached packages although the directory is new
 	for kind, changed := range map[Kind]map[string]string{
 		Driver: {"go.work": "\t./plugins/my-plugin\n", "docs/plugins/my-plugin.md": "| `script` | string | required |"},
 		Device: {table: "\t\"my-plugin\": {Device: true},\n", "docs/plugins/my-plugin.md": "| `nodes` |"},

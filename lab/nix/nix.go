@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package nix keeps the flake's hash of the Go packages that core and plugins import.
+// Package nix updates the hash in the flake. The hash covers the Go packages that core and plugins import.
 package nix
 
 import (
@@ -14,7 +14,7 @@ import (
 	"regexp"
 )
 
-// vendor has the steps of nix/packages.nix, for a copy of its source. A Nix build compares the hash that they print.
+// vendor is a script with the steps of nix/packages.nix. It copies the source to $1, and prints the hash to compare.
 const vendor = `cp -r --parents go.work go.work.sum internal/core plugins "$1" && cd "$1"
 go work edit -dropuse=. -dropuse=./lab
 GOFLAGS= go work vendor >&2
@@ -22,7 +22,7 @@ nix --extra-experimental-features nix-command hash path vendor`
 
 var vendorHash = regexp.MustCompile(`sha256-[^"]+`)
 
-// UpdateHash writes, to nix/packages.nix, the hash of the packages that core and plugins below root import.
+// UpdateHash computes the hash for the repository at root, and writes it to nix/packages.nix.
 func UpdateHash(ctx context.Context, root string) error {
 	if _, err := exec.LookPath("nix"); err != nil {
 		return fmt.Errorf("nix is not installed (Debian: apt-get install nix-bin): %w", err)

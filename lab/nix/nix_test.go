@@ -61,7 +61,7 @@ func TestFlake_IsValidNix(t *testing.T) {
 	must.NoError(t, err, must.Sprint(string(out)))
 }
 
-// nix/check.nix evaluates nix/example.nix if nixpkgs is available.
+// The page shows nix/example.nix, which nix/check.nix evaluates if nixpkgs is available.
 func TestPage_ShowsTheExampleThatIsChecked(t *testing.T) {
 	page, err := os.ReadFile(root + "/docs/develop/nix.md")
 	must.NoError(t, err)
@@ -74,14 +74,14 @@ func TestPage_ShowsTheExampleThatIsChecked(t *testing.T) {
 
 func TestFlake_HasThePluginsOfTheLab(t *testing.T) {
 	needNix(t)
-	// the dummy store writes nothing
+	// dummy:// is a store that writes nothing
 	cmd := exec.Command("nix-instantiate", "--store", "dummy://", "--eval", "--strict", "--json", root+"/nix/plugins.nix")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	must.NoError(t, err)
 	var has map[string]struct {
 		Binary     string
-		HostVolume string // null: empty
+		HostVolume string // empty: null in Nix
 		Libusb     bool
 	}
 	must.NoError(t, json.Unmarshal(out, &has))

@@ -19,13 +19,13 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/cache"
 )
 
-// Version is the Nomad release that the lab downloads or builds. Any existing 1.11 or 2.0 agent works too: the plugin
-// protocol is the same.
+// Version is the Nomad release that the lab downloads or builds. An installed Nomad 1.11 or 2.0 works, too, because its
+// plugin protocol is the same.
 const Version = "1.11.3"
 
-// Binary returns the path of a Nomad binary. It tries NOMAD_BIN, PATH and the user's cache, then downloads the official
-// release, then builds the pinned module with the web UI. A NOMAD_BIN that does not work is an error, since the user
-// set it. progress is called with the state of steps that can take minutes.
+// Binary returns the path of a Nomad binary. It tries NOMAD_BIN, PATH and the user's cache. Then it downloads the
+// official release or, if this fails, builds the pinned module with the web UI. A NOMAD_BIN that does not work is an
+// error, since the user set it. Binary calls progress during steps that can take minutes.
 func Binary(ctx context.Context, progress func(format string, args ...any)) (string, error) {
 	release := func(ctx context.Context, scratch string) (string, error) {
 		return download(ctx, releases.ExactVersion{}, scratch, progress)
@@ -33,8 +33,8 @@ func Binary(ctx context.Context, progress func(format string, args ...any)) (str
 	return finder{release: release, source: buildSource}.find(ctx, progress)
 }
 
-// finder has the functions by which Binary gets a new program, for tests to replace. Each function creates the program
-// in a scratch directory, and returns its path.
+// finder has the functions that get a new program, so that tests can replace them. Each function creates the program in
+// a scratch directory, and returns its path.
 type finder struct {
 	release, source func(ctx context.Context, scratch string) (string, error)
 }
@@ -75,7 +75,7 @@ func (f finder) find(ctx context.Context, progress func(format string, args ...a
 	return path, nil
 }
 
-// usable runs the program, and returns an error if the lab cannot use it.
+// usable checks that the lab can use the program. It runs the program to get its version.
 func usable(ctx context.Context, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()

@@ -17,7 +17,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// fake writes a program with the output of `nomad version`.
+// fake writes a program that prints this version like `nomad version`, and returns its path.
 func fake(t *testing.T, path, version string) string {
 	t.Helper()
 	script := fmt.Sprintf("#!/bin/sh\necho 'Nomad v%s'\necho 'BuildDate 2026-01-01'\n", version)
@@ -25,14 +25,14 @@ func fake(t *testing.T, path, version string) string {
 	return path
 }
 
-func TestBinary_SearchesInOrder(t *testing.T) {
+func TestBinary_SearchesPlacesInOrder(t *testing.T) {
 	unreachable := errors.New("no route to host")
-	const kept = "nomad-" + Version + "-" + runtime.GOARCH // in the cache
+	const kept = "nomad-" + Version + "-" + runtime.GOARCH // the name in the cache
 	for _, tc := range []struct {
 		name             string
-		env, path, cache string // version of the binary there; empty: none
+		env, path, cache string // versions of the programs there; empty: none
 		release          error
-		want             string // the file's name
+		want             string // the name of the returned file
 		complain         string
 	}{
 		{name: "NOMAD_BIN wins over everything", env: "2.0.4", path: "1.11.3", cache: "1.11.3", want: "env"},

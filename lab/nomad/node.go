@@ -23,8 +23,8 @@ type Driver struct {
 	Description string // the driver's message
 }
 
-// Health returns the driver's health in one word. An undetected driver works, but did not find its runtime, such as the
-// python driver on a node without Python. Unlike a driver whose plugin failed, it has attributes.
+// Health returns the driver's health in one word. "undetected" means that the plugin works but did not find its
+// runtime, such as Python. "missing" means that the plugin failed: it did not even report a version.
 func (d Driver) Health() string {
 	switch {
 	case d.Healthy:
@@ -67,8 +67,8 @@ func Health(node *api.Node, drivers ...string) ([]Driver, error) {
 // ErrNoHostVolumePlugin is the error of a plugin that did not report its version to the agent.
 var ErrNoHostVolumePlugin = errors.New("not fingerprinted: it did not answer the agent")
 
-// HostVolumePlugins returns an error unless the node has host volume plugins with these ids. The agent looks for them
-// at its start, and gives each plugin a second to answer.
+// HostVolumePlugins returns an error unless the node has host volume plugins with these ids. The agent looks for such
+// plugins at its start, and gives each of them a second to answer.
 func HostVolumePlugins(node *api.Node, ids ...string) error {
 	for _, id := range ids {
 		if node.Attributes["plugins.host_volume."+id+".version"] == "" {
@@ -78,17 +78,18 @@ func HostVolumePlugins(node *api.Node, ids ...string) error {
 	return nil
 }
 
-// Self returns the node of the agent with this data_dir. The error is ErrNotRegistered if it is not registered yet.
+// Self returns the node of the agent with this data_dir. The error is ErrNotRegistered if the node is not registered
+// yet.
 func Self(ctx context.Context, c *api.Client, dataDir string) (*api.Node, error) {
 	self, err := c.Agent().Self()
 	if err != nil {
 		return nil, fmt.Errorf("the agent does not answer: %w", err)
 	}
-	if self.Config["DataDir"] != dataDir { // our agent notices the other one only when it tries to listen
+	if self.Config["DataDir"] != dataDir { // another agent answers: ours fails only when it tries to listen
 		return nil, errors.New("another agent uses this agent's HTTP port")
 	}
 	client := self.Stats["client"]
-	// after a restart of the agent, the servers still list its node as ready, even before its first heartbeat
+	// a node's status is not enough: the servers list it as ready between a restart and the first heartbeat
 	ago, err := time.ParseDuration(client["last_heartbeat"])
 	if err != nil || ago > 24*time.Hour { // no heartbeat yet: ago counts from the zero time
 		return nil, ErrNotRegistered
@@ -114,7 +115,7 @@ func NewClient(address string) (*api.Client, error) {
 	return c, nil
 }
 
-// Plain removes gRPC's prefix, which plugin errors have, from a message of Nomad.
+// Plain removes, from a message of Nomad, the prefix that gRPC adds to the errors of plugins.
 func Plain(message string) string {
 	return strings.ReplaceAll(message, "rpc error: code = Unknown desc = ", "")
 }

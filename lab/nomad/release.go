@@ -15,8 +15,8 @@ import (
 	"github.com/hashicorp/hc-install/releases"
 )
 
-// download installs the release in a directory, and returns the program's path. The zero value of from is HashiCorp's
-// server. hc-install verifies the archive by its checksum, and the checksum by HashiCorp's signature.
+// download installs the release in a directory, and returns the program's path. from selects the server; its zero value
+// selects HashiCorp's. hc-install verifies the archive by its checksum, and the checksum by HashiCorp's signature.
 func download(ctx context.Context, from releases.ExactVersion, dir string,
 	progress func(string, ...any)) (string, error) {
 	from.Product = product.Nomad
@@ -25,7 +25,7 @@ func download(ctx context.Context, from releases.ExactVersion, dir string,
 	from.InstallDir = dir
 	progress("downloading Nomad %s", Version)
 	program, err := from.Install(ctx)
-	// an interrupted hc-install does not remove its archive; the caller's lock ensures that no other lab downloads one
+	// an interrupted hc-install leaves its archive; no other lab downloads one now, because the caller holds a lock
 	archives, _ := filepath.Glob(filepath.Join(os.TempDir(), "nomad_"+Version+"_*.zip*"))
 	for _, archive := range archives {
 		os.Remove(archive)

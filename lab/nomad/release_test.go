@@ -30,8 +30,8 @@ func TestRelease_IsVerified(t *testing.T) {
 		name   string
 		key    *openpgp.Entity
 		status int
-		tamper bool   // with the archive
-		want   string // in the error; empty: none
+		tamper bool   // whether to change the archive
+		want   string // part of the error; empty: no error
 	}{
 		{name: "a good release", key: publisher},
 		{name: "another checksum", key: publisher, tamper: true, want: "checksum mismatch"},

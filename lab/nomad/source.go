@@ -12,8 +12,8 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/gobuild"
 )
 
-// sourceMod and sourceSum are the module that builds Nomad. It has no code, requires the pinned release, repeats the
-// replace directives of Nomad's go.mod (which do not apply to a dependent module), and pins every checksum.
+// sourceMod and sourceSum are go.mod and go.sum of a module without code that builds Nomad. It requires the pinned
+// release, repeats the replace directives of Nomad's go.mod, which Go ignores in dependencies, and pins every checksum.
 //
 //go:embed source/go.mod.txt
 var sourceMod []byte

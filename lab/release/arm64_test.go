@@ -51,7 +51,7 @@ func TestARM64_RunsUnderQEMU(t *testing.T) {
 	t.Run("task", func(t *testing.T) { conforms(t, driver) })
 }
 
-// documented returns the pages that may have a plugin's options: its own, and exec-lite's with every driver's options.
+// documented returns the pages with a plugin's options: its own, and exec-lite's reference, which has every driver's.
 func documented(t *testing.T, plugin string) (text string) {
 	for _, page := range []string{"plugins/" + plugin, "reference/" + plugin, "reference/exec-lite"} {
 		b, err := os.ReadFile(filepath.Join(made.root, "docs", page+".md"))
@@ -63,8 +63,8 @@ func documented(t *testing.T, plugin string) (text string) {
 	return text
 }
 
-// conforms runs cases of the conformance table on an arm64 driver, in a user namespace with its own binfmt_misc, which
-// does not affect this machine. QEMU can't clone into a v2 cgroup, so the cases run without one.
+// conforms runs some conformance cases on an arm64 driver, in a user namespace with its own binfmt_misc, so this
+// machine does not change. The cases run without a v2 cgroup, because QEMU can't clone into one.
 func conforms(t *testing.T, driver string) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -104,7 +104,7 @@ exec "$1/conformance" -only "$2" "$3"
 	t.Log(string(out))
 }
 
-// shortDir returns a directory with a short path that any user can traverse: a socket's path has at most 107 bytes.
+// shortDir returns a directory that any user can enter. Its path is short: a socket's path has at most 107 bytes.
 func shortDir(t *testing.T) string {
 	dir, err := os.MkdirTemp("", "arm64-")
 	must.NoError(t, err)

@@ -16,8 +16,8 @@ import (
 	"github.com/outrider-dev/outrider/lab/build"
 )
 
-// notice lists the third-party modules that the plugin and its supervisor are compiled from, for any architecture, with
-// every licence file from a package's folder up to its module's. Each text appears once.
+// notice returns the NOTICE: the third-party modules that the plugin and its supervisor are compiled from, for any
+// architecture, with all licence files in the folders of their packages and above. Each text appears once.
 func (c *settings) notice(ctx context.Context, root string) (string, error) {
 	modules := map[string]map[string]string{}
 	for _, arch := range Archs {
@@ -56,8 +56,8 @@ texts follow under their numbers; a licence file in a folder applies to that fol
 `, c.Binary, c.Version, c.Commit) + list.String() + texts.String(), nil
 }
 
-// licences adds the third-party modules that the program in dir is compiled from, each with the texts of its licence
-// files, by their paths in the module.
+// licences adds to modules the third-party modules that the program in dir is compiled from. Each has the texts of its
+// licence files, by their paths in the module.
 func licences(ctx context.Context, dir string, env []string, modules map[string]map[string]string) error {
 	const format = "{{if .Standard}}the standard library of Go\t{{.Root}}\t{{.Root}}" +
 		"{{else}}{{.Module.Path}} {{.Module.Version}}\t{{.Module.Dir}}\t{{.Dir}}{{end}}"
@@ -85,7 +85,7 @@ func licences(ctx context.Context, dir string, env []string, modules map[string]
 
 var licenceFile = regexp.MustCompile(`(?i)^(licen[sc]e|copying|copyright|notice|patents|unlicense)`)
 
-// licenceFiles adds the licence files of a folder, by their paths below top.
+// licenceFiles adds the texts of the licence files of a folder to found, by their paths below top.
 func licenceFiles(top, folder string, found map[string]string) error {
 	entries, err := os.ReadDir(folder)
 	if err != nil {

@@ -18,14 +18,14 @@ import (
 const (
 	qemu = "/usr/bin/qemu-aarch64-static"
 
-	// interpreter is the name of this test's program when the kernel starts it in place of an arm64 program.
+	// interpreter is the name by which the kernel starts this test binary, in place of an arm64 program.
 	interpreter = "qemuexec"
 )
 
-// qemuexec replaces an arm64 program that a kernel with binfmt_misc (flags OP) starts. It executes QEMU's user mode
-// with the program's path. A program without a path, such as the supervisor that a plugin has in memory, is first
-// copied to the interpreter's folder, because QEMU opens the program again when the program executes itself. The
-// arguments are the interpreter, the program's path, and the program's arguments from the 0th.
+// qemuexec runs an arm64 program for which the kernel has started this test binary (binfmt_misc, flags OP). It executes
+// QEMU's user mode with the program's path. A program without a path, such as the supervisor that a plugin has in
+// memory, is first copied to the interpreter's folder, because QEMU opens the program again when the program executes
+// itself. args are the interpreter, the program's path, and the program's arguments from the 0th.
 func qemuexec(args []string) error {
 	if len(args) < 3 {
 		return errors.New("not started by binfmt_misc with the flag P")
@@ -45,8 +45,8 @@ func qemuexec(args []string) error {
 	return unix.Exec(qemu, append([]string{qemu, "-0", args[2], path}, args[3:]...), os.Environ())
 }
 
-// oneProcessor makes the program's threads run one at a time. If QEMU forks while another thread holds one of QEMU's
-// locks, the child waits for that lock forever, before it executes anything.
+// oneProcessor makes QEMU's threads run one at a time. If QEMU forks while another thread holds one of QEMU's locks,
+// the child waits for that lock forever, before it executes anything.
 func oneProcessor() error {
 	var may, one unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &may); err != nil {
@@ -60,7 +60,7 @@ func oneProcessor() error {
 	return unix.SchedSetaffinity(0, &one)
 }
 
-// programFile returns the program's file, which the kernel has opened.
+// programFile returns the arm64 program's file, which the kernel passes as an open descriptor.
 func programFile() (*os.File, error) {
 	const execFD = 2 // AT_EXECFD, see getauxval(3)
 	aux, err := os.ReadFile("/proc/self/auxv")

@@ -26,17 +26,17 @@ var Archs = []string{"amd64", "arm64"}
 
 // Options select the releases to build.
 type Options struct {
-	Root   string   // of the checkout
-	Plugin string   // by name; empty: every plugin
-	Archs  []string // empty: all of Archs
+	Root   string   // path of the checkout
+	Plugin string   // name of a plugin; empty: every plugin
+	Archs  []string // empty: every published architecture
 }
 
 // Result is one plugin's release.
 type Result struct {
 	Plugin  build.Plugin
 	Version string   // without a leading v
-	Dir     string   // dist/NAME, which has the files
-	Files   []string // their names
+	Dir     string   // directory of the files, dist/NAME
+	Files   []string // names of the files
 }
 
 // resolve sets the defaults, and returns the selected plugins.
@@ -55,8 +55,8 @@ func (o *Options) resolve() ([]build.Plugin, error) {
 	return plugins, err
 }
 
-// Build builds the release of the checkout as it is. Its version is the one that the go command stamps: from the
-// commit's tag, if the commit has one and the checkout has no changes.
+// Build builds releases from the checkout, with its uncommitted changes. The version is the one that the go command
+// stamps: the tag's, if the commit has a tag and the checkout has no changes.
 func Build(ctx context.Context, o Options) ([]Result, error) {
 	plugins, err := o.resolve()
 	if err != nil {
@@ -73,7 +73,7 @@ func Build(ctx context.Context, o Options) ([]Result, error) {
 	return results, nil
 }
 
-// one builds a plugin's release in a scratch directory, and then replaces an earlier release.
+// one builds a plugin's release in a scratch directory, and then puts it in place of an earlier release.
 func one(ctx context.Context, o Options, p build.Plugin) (r Result, err error) {
 	dist := filepath.Join(o.Root, "dist")
 	if err := os.MkdirAll(dist, 0o755); err != nil {
@@ -118,11 +118,11 @@ func one(ctx context.Context, o Options, p build.Plugin) (r Result, err error) {
 type settings struct {
 	build.Plugin
 	Version     string // without a leading v
-	Commit, Ref string // Ref is the tag, if the commit has one and nothing is changed
+	Commit, Ref string // Ref is the tag, or the commit if the version is untagged
 	Archs       []string
-	Scratch     string   // below dist: block.hcl, goreleaser's output, and stage with the zip's files
+	Scratch     string   // directory in dist: block.hcl, goreleaser's output, and stage with the zip's files
 	Files, Dirs []string // in stage
-	SBOM        string   // the program cyclonedx-gomod
+	SBOM        string   // path of the program cyclonedx-gomod
 }
 
 //go:embed goreleaser.yaml.tmpl
@@ -137,8 +137,8 @@ func (c *settings) yaml() ([]byte, error) {
 	return text.Bytes(), err
 }
 
-// goreleaser runs goreleaser: one architecture after the other, since all embed the supervisor from the same path. It
-// skips the check of the tag: this repository's tags have a plugin's folder before the version.
+// goreleaser runs goreleaser for one architecture after the other, because all embed the supervisor from the same path.
+// It skips the check of the tag: this repository's tags have a plugin's folder before the version.
 func (c *settings) goreleaser(ctx context.Context, root string) error {
 	tool, err := gotool.Path(ctx, root, "goreleaser")
 	if err != nil {

@@ -33,8 +33,8 @@ import (
 	"github.com/outrider-dev/outrider/lab/build"
 )
 
-// released is a clone of this checkout, changes included, with the releases that were built from it. In the clone,
-// every plugin has the tag of version 0.1.0.
+// released is a clone of this checkout, with its uncommitted changes, and the releases that were built in the clone.
+// There, every plugin has the tag of version 0.1.0.
 type released struct {
 	root    string
 	commit  string
@@ -62,7 +62,7 @@ func TestMain(m *testing.M) {
 // version is the version of all plugins in the tests.
 const version = "0.1.0"
 
-// git runs a git command in a repository, as a user of the tests.
+// git runs a git command, with a name and an address for commits, and returns its output.
 func git(t *testing.T, args ...string) string {
 	t.Helper()
 	as := []string{"-c", "user.name=Test", "-c", "user.email=test@example.com", "-c", "commit.gpgsign=false",
@@ -72,7 +72,7 @@ func git(t *testing.T, args ...string) string {
 	return out
 }
 
-// theRelease returns the release, which is built once for all tests.
+// theRelease returns the releases of all plugins, which are built once for all tests.
 func theRelease(t *testing.T) released {
 	t.Helper()
 	once.Do(func() {
@@ -80,7 +80,7 @@ func theRelease(t *testing.T) released {
 		must.NoError(t, err)
 		made.root, err = os.MkdirTemp("", "outrider-release-")
 		must.NoError(t, err)
-		// this checkout may have the tags of real releases, including version 0.1.0
+		// without tags: this checkout may have those of real releases, including version 0.1.0
 		git(t, "clone", "--quiet", "--shared", "--no-tags", "--no-checkout", checkout, made.root)
 		repository := "--git-dir=" + filepath.Join(made.root, ".git")
 		git(t, repository, "--work-tree="+checkout, "add", "--all")
@@ -253,7 +253,7 @@ func TestArtefacts_NoticeAndSBOMHaveEveryModule(t *testing.T) {
 	})
 }
 
-// mixed matches the entry of Nomad, whose folders have licences of two kinds.
+// mixed matches the entry of Nomad in a NOTICE: Nomad's folders have licences of two kinds.
 var mixed = regexp.MustCompile(
 	`\ngithub.com/hashicorp/nomad v[^\n]*\n    LICENSE \[\d+\]\n(    .*\n)*    plugins/LICENSE \[`)
 
@@ -366,9 +366,9 @@ func TestArtefacts_ChecksumsFindAFlippedByte(t *testing.T) {
 	}
 }
 
-// The release was built in one folder by this program. In a clone, the commit's own targets must give the same bytes,
-// except one byte, which the test changes. The release workflow makes this comparison for each plugin.
-func TestVerify_FindsOnlyAFlippedByte(t *testing.T) {
+// This program has built the release in one folder. Verify builds it in another, by the commit's own targets, and must
+// find only the byte that the test has changed. The release workflow makes this comparison for each plugin.
+func TestVerify_FindsAFlippedByteAndNothingElse(t *testing.T) {
 	testsupport.Long(t, "makes the release of every plugin, for both architectures")
 	made := theRelease(t)
 	path := filepath.Join(made.root, "dist", "exec-lite", "nomad-driver-exec-lite_0.1.0-1_arm64.deb")
@@ -387,8 +387,8 @@ func TestVerify_FindsOnlyAFlippedByte(t *testing.T) {
 	test.StrHasPrefix(t, "Files "+path+" and ", files[0])
 }
 
-// A build of a commit before a release has a lower version than the release, for Go, dpkg and rpm.
-func TestArtefacts_SortBelowTheRelease(t *testing.T) {
+// An untagged build must have a lower version than every release, in the order of Go, of dpkg and of rpm.
+func TestArtefacts_OfAnEarlierCommitSortBelowTheRelease(t *testing.T) {
 	testsupport.Long(t, "makes the release of every plugin, for both architectures")
 	made := theRelease(t)
 	git(t, "-C", made.root, "tag", "-d", "plugins/exec-lite/v0.1.0")

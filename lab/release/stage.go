@@ -17,8 +17,8 @@ import (
 	"github.com/outrider-dev/outrider/lab/build"
 )
 
-// block is the configuration file of a package. It must be the same in each version: if both the node's operator and a
-// new version have changed a file, dpkg asks what to do, and fails without a terminal.
+// block is the configuration file in a package. It must be the same in each version: dpkg asks what to do if both the
+// operator and a new version have changed a file, and fails without a terminal.
 const block = `# Nomad loads the plugin because of this block. "%[1]s config" prints one with every option.
 plugin %[1]q {
   config {
@@ -26,13 +26,13 @@ plugin %[1]q {
 }
 `
 
-// stamp matches a plugin's report of its version and commit.
+// stamp matches the output of a plugin's subcommand version, and finds the version and the commit.
 var stamp = regexp.MustCompile(`^\S+ (\S+)( \(untagged build.*\))?\nof commit ([0-9a-f]+) `)
 
-// staged builds the plugin for this machine, reads its version and commit, and writes the files to publish with it.
+// staged builds the plugin for this machine, reads its version and commit, and writes the files to publish to scratch.
 func staged(ctx context.Context, o Options, p build.Plugin, scratch string) (*settings, error) {
 	c := &settings{Plugin: p, Scratch: filepath.Base(scratch), Archs: slices.Clone(o.Archs)}
-	if c.Archs[0] == runtime.GOARCH { // build it last: the supervisor of the last build stays in the checkout
+	if c.Archs[0] == runtime.GOARCH { // this machine's goes last: the supervisor of the last build stays in the checkout
 		slices.Reverse(c.Archs)
 	}
 	builder := build.Builder{Root: o.Root, Static: true, Release: true, Bin: filepath.Join(scratch, "bin")}
@@ -62,7 +62,7 @@ func staged(ctx context.Context, o Options, p build.Plugin, scratch string) (*se
 	return c, err
 }
 
-// documents returns the texts of the files next to the binary.
+// documents returns the texts of the files that are published next to the binary, by name.
 func (c *settings) documents(ctx context.Context, root, program string) (map[string]string, error) {
 	notice, err := c.notice(ctx, root)
 	if err != nil {
@@ -97,7 +97,7 @@ func (c *settings) documents(ctx context.Context, root, program string) (map[str
 	return files, nil
 }
 
-// readme and options are names in the zip: of the plugin's page, and of the page with its options.
+// readme and options are the names, in the zip, of the plugin's page and of the page with its options.
 const readme, options = "README.md", "OPTIONS.md"
 
 func (c *settings) page() string      { return "docs/plugins/" + c.Name + ".md" }
@@ -105,7 +105,7 @@ func (c *settings) reference() string { return "docs/reference/" + c.Name + ".md
 
 var link = regexp.MustCompile(`\]\(([^):#]+)(#[^)]*)?\)`)
 
-// relink changes a page's links, which are relative to folder: they lead into the zip, or to the site at this version.
+// relink changes a page's links, which are relative to folder, to lead into the zip, or to GitHub at this version.
 func (c *settings) relink(text, folder string) string {
 	return link.ReplaceAllStringFunc(text, func(found string) string {
 		parts := link.FindStringSubmatch(found)
@@ -125,7 +125,7 @@ func (c *settings) relink(text, folder string) string {
 	})
 }
 
-// write writes the files into a folder, and lists them and their folders.
+// write writes the files into the folder stage, and lists them in Files and their folders in Dirs.
 func (c *settings) write(stage string, files map[string]string) error {
 	for name, text := range files {
 		file := filepath.Join(stage, name)

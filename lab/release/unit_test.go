@@ -20,7 +20,7 @@ func hello() *settings {
 		Ref: "plugins/hello/v0.1.0"}
 }
 
-// A package's own directories are removed with it.
+// An rpm lists its own directories, so they are removed with it.
 func TestYAML_HasThePluginsDependencies(t *testing.T) {
 	c := hello()
 	c.Name, c.Scratch, c.HostVolume, c.Archs = "remote", "x", "volumes", Archs
@@ -82,7 +82,7 @@ func TestRelink_PointsIntoTheZipOrToTheSite(t *testing.T) {
 	test.Eq(t, "[a](README.md#install)", hello().relink("[a](../plugins/hello.md#install)", "docs/reference"))
 }
 
-func TestStamp_MatchesABinarysReport(t *testing.T) {
+func TestStamp_MatchesTheVersionReportOfABinary(t *testing.T) {
 	for printed, want := range map[string][]string{
 		"nomad-driver-x 0.1.0\nof commit 01ab (2026-11-29T09:02:31Z), by go1.26.8": {"0.1.0", "", "01ab"},
 		"nomad-driver-x 0.1.0-rc.1+dirty (untagged build, with changes)\nof commit 01ab (": {
@@ -107,7 +107,7 @@ func TestLicenceFiles_FindsFilesOfTheFolder(t *testing.T) {
 	test.Eq(t, map[string]string{"sub/LICENSE": "free", "sub/PATENTS": "a grant", "sub/Copying.txt": "too"}, found)
 }
 
-// Each changelog has a section for the next release: the workflow takes the text of the release's page from there.
+// The release workflow takes the text of the release's page from this section of the changelog.
 func TestChangelog_ExistsForEveryPlugin(t *testing.T) {
 	plugins, err := build.Plugins("../..")
 	must.NoError(t, err)

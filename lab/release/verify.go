@@ -14,8 +14,8 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
-// Verify builds the last commit again, in a clone at another path and with the clone's own targets, and returns an
-// error that names each file that differs from dist.
+// Verify builds the last commit again, in a clone at another path and by the commit's own targets. It returns an error
+// that names each file that differs from dist.
 func Verify(ctx context.Context, o Options) (err error) {
 	plugins, err := o.resolve()
 	if err != nil {
@@ -32,8 +32,8 @@ func Verify(ctx context.Context, o Options) (err error) {
 	if _, err := output(ctx, o.Root, nil, "git", "clone", "--quiet", "--shared", o.Root, clone); err != nil {
 		return err
 	}
-	// -trimpath lets the go command reuse packages compiled for another clone; mage's program needs a separate cache,
-	// since its name depends only on the magefile's text
+	// -trimpath lets the go command reuse packages that another clone has compiled; the program that mage compiles needs a
+	// separate cache, because its name depends only on the magefile's text
 	env := []string{"GOFLAGS=-trimpath -buildvcs=false", "GOWORK=", "MAGEFILE_CACHE=" + filepath.Join(clone, "bin")}
 	if _, err := output(ctx, clone, env, "go", "tool", "mage", "release:build", "-plugin="+o.Plugin); err != nil {
 		return fmt.Errorf("failed to build the last commit in a clone: %w", err)

@@ -17,7 +17,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/cache"
 )
 
-// Tool is the program that creates root file systems. Without it, or without root, New fails: see Missing.
+// Tool is the program that creates root file systems. New needs it, and needs to run as root: see Missing.
 const Tool = "mmdebstrap"
 
 // Missing returns why this machine cannot create root file systems, or nil.
@@ -31,12 +31,12 @@ func Missing() error {
 	return nil
 }
 
-// packages are a node's packages in addition to Debian's essential ones and apt: for the example jobs of exec-lite,
-// python and dataset, and to install plugins.
+// packages are installed in addition to Debian's essential packages and apt, for the example jobs of exec-lite, python
+// and dataset, and for the installation of plugins.
 var packages = []string{"ca-certificates", "iproute2", "mount", "procps", "python3", "python3-venv",
 	"rpm", "unzip", "zfs-fuse"}
 
-// finish downloads libusb, for apt-get to install without a network, and removes files that take time to unpack.
+// finish downloads libusb, so apt-get can install it without a network, and removes files that are slow to unpack.
 const finish = `chroot "$1" sh -c "apt-get clean && apt-get -qq --download-only install libusb-1.0-0 &&
 rm -r /usr/share/locale/* /usr/share/doc/* /usr/share/man/* /var/cache/apt/*.bin"`
 

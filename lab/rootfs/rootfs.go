@@ -1,11 +1,11 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package rootfs runs a bare Debian with Nomad as HashiCorp's package lays it out, for tests of what an operator
-// types: `dpkg -i`, `systemctl restart nomad`, `nomad job run`.
+// Package rootfs runs a bare Debian with Nomad as HashiCorp's package lays it out, for tests of commands that operators
+// type: `dpkg -i`, `systemctl restart nomad`, `nomad job run`.
 //
-// A Root has its own processes, mounts, network and host name, and the machine's cgroups. Its agent has the default
-// ports, so the commands need no address, and several roots can run at the same time.
+// A Root has its own processes, mounts, network and host name, and shares the machine's cgroups. In its own network,
+// its agent has the default ports: the commands need no address, and several roots can run at the same time.
 package rootfs
 
 import (
@@ -30,7 +30,7 @@ import (
 //go:embed init.sh
 var initScript string
 
-// layout has the files that HashiCorp's package and systemd would have installed: path, mode, content.
+// layout has the files that HashiCorp's package and systemd would install: path, mode, content.
 var layout = []struct {
 	path string
 	mode os.FileMode
@@ -110,7 +110,7 @@ func (r *Root) boot(ctx context.Context, base, nomad string) error {
 	return nil
 }
 
-// Enter returns the beginning of a command line. A command that is appended runs in the root.
+// Enter returns the beginning of a command line. Append a command to it, to run the command in the root.
 func (r *Root) Enter() []string {
 	return []string{"nsenter", "--target", strconv.Itoa(r.init.Process.Pid), "--mount", "--pid", "--net", "--uts", "--ipc",
 		"--root", "--wdns=/root"}
@@ -139,7 +139,7 @@ func (r *Root) Close() error {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		err = agent.KillNamespace(ctx, r.init.Process, filepath.Join(r.Dir, "opt/nomad/data"), func() error {
-			_ = r.init.Wait() // it was killed, or has ended before
+			_ = r.init.Wait() // an error is expected: process 1 was killed, or had ended
 			return nil
 		})
 		r.init = nil

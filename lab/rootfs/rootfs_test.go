@@ -17,7 +17,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-func TestRoot_RunsItsOwnAgent(t *testing.T) {
+func TestRootFS_RunsItsOwnAgent(t *testing.T) {
 	testsupport.Long(t, "makes a bare Debian")
 	if err := Missing(); err != nil {
 		t.Skip(err)

@@ -15,32 +15,32 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/cache"
 )
 
-// accelEnv selects "kvm" or "tcg" (emulation) and disables the search.
+// accelEnv is an environment variable. If it is "kvm" or "tcg" (emulation), only this accelerator is tried.
 const accelEnv = "LAB_VM_ACCEL"
 
 // accelerator is one way to run the VM's processors.
 type accelerator struct {
 	name     string
 	cpu      string
-	args     string        // for the kernel
-	patience time.Duration // for the boot
+	args     string        // arguments for the kernel
+	patience time.Duration // limit for the boot
 	remember func()        // records that the accelerator does not work here; nil for the last one
 }
 
 var (
-	// no la57: it makes each walk through the page tables longer, and no test needs it
+	// without la57, which makes each walk through the page tables longer, and which no test needs
 	//
-	// the kernel distrusts the emulated time stamp counters, though they are synchronous,
-	// and would instead read a timer device, which is a hundred times slower; and on a busy machine
-	// the kernel panics if the emulated timer is late when the kernel checks that timer
+	// tsc=reliable: otherwise, the kernel distrusts the emulated time stamp counters, though they are synchronous, and
+	// reads a timer device, which is a hundred times slower
+	// no_timer_check: otherwise, on a busy machine, the kernel panics if the emulated timer is late during its check
 	tcg = accelerator{name: "tcg", cpu: "max,la57=off", args: "tsc=reliable no_timer_check", patience: 3 * time.Minute}
-	// "host" requires everything that the kernel offers, so a broken KVM fails immediately
+	// the cpu "host" requires everything that the kernel offers, so a broken KVM fails immediately
 	kvm = accelerator{name: "kvm", cpu: "host", patience: 20 * time.Second}
 )
 
-// accelerators returns the accelerators to try, in this order. Only a VM that has booted proves that KVM works: nested
-// and partly emulated machines have /dev/kvm too, but a VM aborts, or hangs in its first instruction. A failure is
-// remembered until this machine boots again.
+// accelerators returns the accelerators to try, in this order. /dev/kvm does not prove that KVM works, only the boot of
+// a VM does: on some nested or partly emulated machines, a VM aborts, or hangs in its first instruction. Such a failure
+// is remembered until this machine boots again.
 func accelerators() []accelerator {
 	switch strings.ToLower(os.Getenv(accelEnv)) {
 	case kvm.name:
@@ -62,7 +62,7 @@ func accelerators() []accelerator {
 	return []accelerator{first, tcg}
 }
 
-// verdictPath returns the file that has the id of the boot of this machine in which KVM did not work.
+// verdictPath returns the path of the file that records, by the id of the boot, that KVM did not work in this boot.
 func verdictPath() string {
 	dir, err := cache.Dir()
 	if err != nil {

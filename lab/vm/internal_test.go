@@ -102,7 +102,7 @@ func TestAccelerators_RememberABrokenKVMUntilTheNextBoot(t *testing.T) {
 		first.remember()
 	}
 	test.SliceEqOp(t, []string{"tcg"}, names(), test.Sprint("after KVM did not work"))
-	for _, only := range []string{"kvm", "tcg"} { // the user's choice comes first
+	for _, only := range []string{"kvm", "tcg"} { // the variable overrides the remembered failure
 		t.Setenv(accelEnv, only)
 		test.SliceEqOp(t, []string{only}, names(), test.Sprint(only))
 	}

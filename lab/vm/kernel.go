@@ -19,13 +19,13 @@ import (
 // kernel is an unpacked kernel.
 type kernel struct {
 	image   string // the file to boot
-	release string // 6.1.0-56-amd64
+	release string // such as 6.1.0-56-amd64
 	dir     string // the directory that has lib/modules/RELEASE
 }
 
 func (k kernel) modules() string { return filepath.Join(k.dir, "lib", "modules", k.release) }
 
-// kernelEnv has the path of a Debian linux-image package, for a machine whose apt has another distribution.
+// kernelEnv is the variable with the path of a Debian linux-image package, if apt has another distribution's packages.
 const kernelEnv = "LAB_VM_KERNEL"
 
 // findKernel returns the kernel of LAB_VM_KERNEL, otherwise the cached kernel, and otherwise downloads Debian's newest.
@@ -52,7 +52,7 @@ func findKernel(ctx context.Context, progress func(string, ...any)) (kernel, err
 	return unpacked(dir)
 }
 
-// unpacked looks for a kernel in a directory.
+// unpacked returns the kernel that was unpacked into a directory.
 func unpacked(dir string) (kernel, error) {
 	images, err := filepath.Glob(filepath.Join(dir, "boot", "vmlinuz-*"))
 	if err != nil {
@@ -70,7 +70,7 @@ func unpacked(dir string) (kernel, error) {
 //go:embed debian.sh
 var debianScript string
 
-// debian runs debian.sh in a scratch directory, and returns the path of its result there.
+// debian runs a command of debian.sh in a scratch directory, and returns the path of the files that it made there.
 func debian(ctx context.Context, what, scratch string, args ...string) (string, error) {
 	printed := &tail{}
 	args = append([]string{"-c", debianScript, "debian.sh", what, scratch}, args...)

@@ -29,23 +29,23 @@ func findQEMU() (string, error) {
 // port is the name of the virtio serial port, as in init.sh.
 const port = "outrider.vm"
 
-// machine is a QEMU process. It is connected to unnamed sockets and files in memory only: if QEMU or this process is
-// killed, nothing has to be removed.
+// machine is a QEMU process. Its sockets have no names and its files are in memory, so nothing remains if QEMU or this
+// process is killed.
 type machine struct {
 	port    net.Conn // the virtio serial port
 	cmd     *exec.Cmd
-	console *tail // of the serial port ttyS0
-	qemuOut *tail // the output of QEMU itself
+	console *tail // the last output on the serial port ttyS0
+	qemuOut *tail // the last output of QEMU itself
 
 	printed chan struct{} // closed when console is complete
 
-	kill func()        // returns when QEMU has exited
+	kill func()        // kills QEMU, and returns when it has exited
 	done chan struct{} // closed when QEMU has exited
 	err  error         // how QEMU ended, once done is closed
 }
 
-// kernelArgs make an oops a panic, and a panic the end of QEMU: both are noticed immediately. Mitigations protect
-// nothing here, and are slow when emulated.
+// kernelArgs turn an oops into a panic, and a panic into the end of QEMU, so both are noticed immediately. Mitigations
+// are off: they protect nothing here, and are slow when emulated.
 const kernelArgs = "console=ttyS0 quiet oops=panic panic=-1 mitigations=off random.trust_cpu=on " +
 	"rcupdate.rcu_expedited=1"
 
@@ -109,7 +109,7 @@ func startMachine(
 	cmd.ExtraFiles = files
 	cmd.Stdout, cmd.Stderr = m.qemuOut, m.qemuOut
 	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Setpgid:   true, // ^C only reaches this process, which then ends QEMU cleanly
+		Setpgid:   true, // ^C reaches only this process, which then ends QEMU cleanly
 		Pdeathsig: syscall.SIGKILL,
 	}
 	if err := m.run(ctx, cmd); err != nil {
@@ -123,7 +123,7 @@ func startMachine(
 	return m, nil
 }
 
-// run starts the process, and kills it when ctx ends.
+// run starts QEMU, and kills it when ctx ends.
 func (m *machine) run(ctx context.Context, cmd *exec.Cmd) error {
 	err := cmd.Start()
 	if err != nil {
@@ -154,16 +154,15 @@ func (m *machine) end(patience time.Duration) error {
 	}
 }
 
-// close closes the connections to the machine.
 func (m *machine) close() {
 	m.port.Close()
 }
 
-// explain adds the machine's state to an error: why it has ended, if it has, and the end of its console.
+// explain adds the machine's state to an error: its end, if it has ended, QEMU's output, and the last of its console.
 func (m *machine) explain(err error) error {
 	select {
 	case <-m.done:
-	case <-time.After(10 * time.Second): // the connections end just before the process
+	case <-time.After(10 * time.Second): // QEMU's connections end just before the process
 	}
 	var b strings.Builder
 	select {
@@ -184,7 +183,7 @@ func (m *machine) explain(err error) error {
 	return fmt.Errorf("%w%s", err, b.String())
 }
 
-// socketPair returns two ends of a connection, one for us and one for a process.
+// socketPair returns the two ends of a connection, one for this process and one for QEMU.
 func socketPair() (net.Conn, *os.File, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -25,10 +25,10 @@ type Cmd struct {
 	Stdout, Stderr io.Writer // nil discards
 }
 
-// Run runs a command, with this process's environment, in its own cgroup, and waits for it and for the end of its
-// output. The error is an *ssh.ExitError if the command did not exit with 0; status 127 can also mean that the program
-// was not found. Any other error is a failure of the VM, and has the end of its console. When ctx ends, the command and
-// all its processes are killed.
+// Run runs a command in its own cgroup, with this process's environment, and waits for its end and all its output. When
+// ctx ends, Run kills the command and all its processes. The error is an *ssh.ExitError if the command did not exit
+// with 0; the status 127 can also mean that the program was not found. Any other error is a failure of the VM, and has
+// the end of the VM's console.
 func (v *VM) Run(ctx context.Context, c Cmd) error {
 	if c.Dir == "" {
 		var err error
@@ -57,7 +57,7 @@ func (v *VM) Run(ctx context.Context, c Cmd) error {
 			return v.machine.explain(fmt.Errorf("the VM does not answer: %w", err))
 		}
 		go func() {
-			_, _ = io.Copy(stdin, c.Stdin) // EOF if the command ends before it has read all; Session.Stdin would report this
+			_, _ = io.Copy(stdin, c.Stdin) // fails if the command does not read all; Session.Stdin would make that an error
 			stdin.Close()
 		}()
 	}
@@ -77,7 +77,7 @@ func (v *VM) Run(ctx context.Context, c Cmd) error {
 	return v.machine.explain(fmt.Errorf("the VM failed while it ran %s: %w", c.Args[0], err))
 }
 
-// shell runs a line of shell.
+// shell runs a shell command in the VM.
 func (v *VM) shell(line string) error {
 	s, err := v.client.NewSession()
 	if err != nil {

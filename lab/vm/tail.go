@@ -16,7 +16,7 @@ type tail struct {
 	data []byte
 }
 
-// Write implements io.Writer. It never fails: it must not stop the machine.
+// Write implements io.Writer. It never fails: the machine would stop if nobody took its output.
 func (t *tail) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -27,7 +27,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String returns the last lines.
+// String returns the data that was kept, without carriage returns.
 func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// New starts a VM for a test, and closes it with the test.
+// New starts a VM for a test, and closes it when the test ends.
 func New(t testing.TB, o Options) *VM {
 	t.Helper()
 	if o.Progress == nil {
@@ -38,9 +38,9 @@ func New(t testing.TB, o Options) *VM {
 }
 
 // Test runs the tests of a package in the VM, and logs their output. The flags are for the test binary, such as
-// -test.run=X. The calling test fails if no test passed.
+// -test.run=X. The calling test fails if a test fails or none passes.
 //
-// The tests are compiled here, and run in the directory of their package, as by `go test`.
+// The tests are compiled on the host, and run in the directory of their package, as by `go test`.
 func (v *VM) Test(t *testing.T, pkg string, flags ...string) {
 	t.Helper()
 	ctx := t.Context()
@@ -63,7 +63,7 @@ func (v *VM) Test(t *testing.T, pkg string, flags ...string) {
 	}
 }
 
-// environment returns this process's environment with insideEnv.
+// environment returns this process's environment, and insideEnv in addition.
 func environment() []string { return append(os.Environ(), insideEnv+"=1") }
 
 // insideEnv is in the environment of every command in a VM.
@@ -78,7 +78,7 @@ func Inside() bool { return os.Getenv(insideEnv) != "" }
 //	func TestMain(m *testing.M) { os.Exit(vm.Main(m, vm.Options{})) }
 func Main(m *testing.M, o Options) int {
 	flag.Parse()
-	if Inside() || testing.Short() { // every test calls testsupport.Long, which skips it
+	if Inside() || testing.Short() { // with -short no VM is needed: testsupport.Long skips every test
 		return m.Run()
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

@@ -4,12 +4,12 @@
 // Package vm runs commands in a virtual machine that has Debian's kernel and this machine's files: any program of this
 // machine runs there, at its own path.
 //
-// It is for tests that need more of a kernel than a container or a laptop has: only cgroup v2, USB devices that are
-// plugged and unplugged (package gadget), landlock, modules, root. It uses KVM if that works; otherwise QEMU emulates
-// the processor.
+// It is for tests that need a kernel with more than a container or a laptop offers: cgroup v2 without v1, USB devices
+// to plug and unplug (package gadget), landlock, modules, root. It uses KVM if that works; otherwise QEMU emulates the
+// processor.
 //
-// Start boots a machine in a few seconds. Files written in the machine stay in its memory and are lost when it ends;
-// only Options.Disk outlives the machine. The machine ends with Close, or at the latest with this process.
+// Start boots a VM in a few seconds. Files that are written in the VM stay in its memory and are lost when it ends;
+// only Options.Disk outlives the VM. A VM ends with Close, or at the latest with this process.
 package vm
 
 import (
@@ -26,7 +26,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport/sshd"
 )
 
-// DiskMount is the mount point of the file system of Options.Disk in the VM.
+// DiskMount is the mount point, in the VM, of the disk in Options.Disk.
 const DiskMount = "/disk"
 
 // Options describe one VM.
@@ -34,15 +34,15 @@ type Options struct {
 	Memory int // in MiB; 0: 2048. It also holds the files that are written in the VM.
 	CPUs   int // 0: 2, or 1 if this machine has only one
 
-	// Disk is the file of a disk of the VM; it is created if it is missing. Files below DiskMount stay on the disk, for
-	// another VM, when this VM is closed or killed. If empty, the VM has no disk.
+	// Disk is the path of a file that becomes the VM's disk; it is created if it is missing. Its files, which are below
+	// DiskMount, remain for another VM when this VM is closed or killed. If empty, the VM has no disk.
 	Disk string
 
 	// ZFS adds OpenZFS to the kernel, and the programs zfs and zpool to /usr/sbin. They are built once, which takes
 	// minutes.
 	ZFS bool
 
-	// Env is added to the environment of commands.
+	// Env has additional variables for the environment of commands.
 	Env []string
 
 	// Silence is the time after which a VM that does not answer is killed, because emulation can hang. Default: 5 minutes.
@@ -57,11 +57,10 @@ type VM struct {
 	env     []string // as in Options
 	machine *machine
 	client  *ssh.Client
-	runs    atomic.Int64 // commands so far
+	runs    atomic.Int64 // number of commands so far
 }
 
-// Start boots a VM and returns when commands can be run in it. The VM ends when
-// ctx ends.
+// Start boots a VM and returns when commands can be run in it. The VM ends when ctx ends.
 func Start(ctx context.Context, o Options) (*VM, error) {
 	if runtime.GOARCH != "amd64" {
 		return nil, fmt.Errorf("the VM needs an amd64 machine, but this machine is %s", runtime.GOARCH)
@@ -73,7 +72,7 @@ func Start(ctx context.Context, o Options) (*VM, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := sbin("modprobe"); err != nil { // the VM uses this machine's programs
+	if _, err := sbin("modprobe"); err != nil { // the VM uses modprobe, and has this machine's programs
 		return nil, fmt.Errorf("%w (apt-get install kmod)", err)
 	}
 	k, err := findKernel(ctx, o.Progress)
@@ -90,7 +89,7 @@ func Start(ctx context.Context, o Options) (*VM, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(keys) // the VM has read them when it has booted
+	defer os.RemoveAll(keys) // a VM that has booted has read them
 	server, err := sshd.Write(keys, 22, "MaxSessions 1000", "LoginGraceTime 0", "LogLevel ERROR")
 	if err != nil {
 		return nil, err
@@ -137,9 +136,10 @@ func (o *Options) fill(ctx context.Context) error {
 	return nil
 }
 
-const diskSize = "4G" // sparse
+const diskSize = "4G" // the file is sparse
 
-// makeDisk creates a disk by renaming a complete file: the guest could not mount a disk without a file system.
+// makeDisk formats the disk under a temporary name and then renames it, so an interrupted call leaves no file that a
+// later call takes for a formatted disk.
 func makeDisk(ctx context.Context, path string) error {
 	if _, err := os.Stat(path); err == nil {
 		return nil
@@ -190,7 +190,7 @@ func boot(ctx context.Context, qemu string, k kernel, initrd []byte, a accelerat
 		HostKeyCallback: ssh.InsecureIgnoreHostKey(), // the other end is our own QEMU
 	}
 	conn, channels, requests, err := ssh.NewClientConn(m.port, port, config)
-	if ctx.Err() != nil { // the end of the context has ended the machine
+	if ctx.Err() != nil { // the machine ended because ctx ended
 		err = ctx.Err()
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -205,7 +205,7 @@ func boot(ctx context.Context, qemu string, k kernel, initrd []byte, a accelerat
 	return v, nil
 }
 
-// watch kills a machine that does not answer, so that calls which wait for it fail. It returns when the machine ends.
+// watch kills the machine if it does not answer, so calls that wait for it fail. It returns when the machine ends.
 func (v *VM) watch(silence time.Duration) {
 	for {
 		answered := make(chan error, 1)
@@ -218,7 +218,7 @@ func (v *VM) watch(silence time.Duration) {
 			return
 		case err := <-answered:
 			if err != nil {
-				return // the connection ends only when the machine ends
+				return // the connection has failed, so the machine has ended
 			}
 		case <-time.After(silence):
 			fmt.Fprintf(v.machine.qemuOut, "killed, because the VM has not answered for %v", silence)
@@ -232,18 +232,18 @@ func (v *VM) watch(silence time.Duration) {
 // Console returns the last output of the kernel and of the first process.
 func (v *VM) Console() string { return v.machine.console.String() }
 
-// Close ends the VM and frees its resources. After that, its disk is complete. A second Close is not an error.
+// Close ends the VM when its disk is complete, and frees its resources. A second Close is not an error.
 func (v *VM) Close() error {
-	v.client.Close() // the VM syncs its disk, and switches itself off
+	v.client.Close() // makes the VM sync its disk and switch itself off
 	err := v.machine.end(offTime)
 	v.machine.close()
 	return err
 }
 
-// offTime is how long a VM may take to switch itself off: it can be emulated, on a busy machine.
+// offTime is how long a VM may take to switch itself off: long enough for emulation on a busy machine.
 const offTime = time.Minute
 
-// Kill ends the VM as a power cut does.
+// Kill ends the VM immediately, as a power cut does.
 func (v *VM) Kill() {
 	v.machine.kill()
 	v.client.Close()

@@ -67,7 +67,7 @@ func TestVM_Commands(t *testing.T) {
 		{"has the host's files, and changes none", hasTheHostsFiles},
 		{"is set up as by systemd", isAMachine},
 		{"reports how a command ended", reportsHowACommandEnded},
-		{"runs a command like the host", runsLikeTheHost},
+		{"runs a command as the host does", runsLikeTheHost},
 		{"kills all processes of a command when its context ends", killsAllOfACommand},
 		{"runs many commands concurrently", runsManyConcurrently},
 		{"delivers all output to a slow reader", givesASlowReaderAll},
@@ -111,10 +111,10 @@ func isAMachine(t *testing.T, v *vm.VM) {
 		"stat -c %F:%a /dev/shm":                          "directory:1777",
 		"exec 3</dev/fuse && grep -c ^fuse /proc/modules": "1", // opening the device loads the module
 		"modprobe -n -v dummy_hcd | grep -c /dummy_hcd":   "1",
-		// runc uses pivot_root(2), which fails on an initramfs
+		// the root is not an initramfs, on which runc would fail, because it uses pivot_root(2)
 		"unshare -m sh -ec 'mount -t tmpfs t /mnt; mkdir /mnt/old /mnt/bin; " +
 			"cd /mnt; pivot_root . old; echo pivoted'": "pivoted",
-		// an orphan is reaped
+		// process 1 reaps an orphan
 		"sh -c '(exec sleep 0.1) & echo $!' > /run/orphan; " +
 			"while test -e /proc/$(cat /run/orphan); do sleep 0.1; done; echo gone": "gone",
 	} {
@@ -149,7 +149,7 @@ func runsLikeTheHost(t *testing.T, v *vm.VM) {
 	if err != nil || out.String() != long || errOut.String() != "it's\n$A\n/usr\n" {
 		t.Errorf("%d bytes of %d, %q, %v", out.Len(), len(long), errOut.String(), err)
 	}
-	// a command that reads nothing, and one without input
+	// input that the command does not read, and no input
 	test.NoError(t, v.Run(t.Context(), vm.Cmd{Args: []string{"true"}, Stdin: strings.NewReader(long)}))
 	test.NoError(t, v.Run(t.Context(), vm.Cmd{Args: []string{"cat"}}))
 }
@@ -184,7 +184,7 @@ func runsManyConcurrently(t *testing.T, v *vm.VM) {
 	all.Wait()
 }
 
-// slowReader delays the first bytes.
+// slowReader is an io.Writer that waits before it takes the first bytes.
 type slowReader struct {
 	wait time.Duration
 	n    int
@@ -198,7 +198,7 @@ func (r *slowReader) Write(p []byte) (int, error) {
 }
 
 func givesASlowReaderAll(t *testing.T, v *vm.VM) {
-	for _, more := range []int{0, 30_000, 60_000, 90_000, 120_000, 150_000, 180_000} { // beyond the buffers
+	for _, more := range []int{0, 30_000, 60_000, 90_000, 120_000, 150_000, 180_000} { // each total exceeds all buffers
 		size := 1<<20 + more
 		r := &slowReader{wait: 5 * time.Second}
 		if err := v.Run(t.Context(), vm.Cmd{Args: []string{"head", "-c", fmt.Sprint(size), "/dev/zero"},
@@ -221,7 +221,7 @@ func hasItsPorts(t *testing.T, v *vm.VM) {
 		t.Fatal(err)
 	}
 	defer w.Close()
-	go io.Copy(io.Discard, printed) // the end of the line may come separately
+	go io.Copy(io.Discard, printed) // the newline after "up" may come separately
 	for range 3 {
 		c, err := v.Dial(t.Context(), "127.0.0.1:4700")
 		must.NoError(t, err)
@@ -245,7 +245,7 @@ func TestVM_ReportsAKernelPanicWithItsConsole(t *testing.T) {
 	test.ErrorContains(t, err, "sysrq triggered crash", test.Sprint("the command that crashed it"))
 	_, err = v.Output(t.Context(), "true")
 	test.ErrorContains(t, err, "sysrq triggered crash", test.Sprint("the next command"))
-	for range 2 { // the second has nothing to do
+	for range 2 { // a second Close is not an error
 		test.NoError(t, v.Close())
 	}
 	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
@@ -273,7 +273,7 @@ func TestDisk_OutlivesTheVM(t *testing.T) {
 	ctx, cut := context.WithCancel(t.Context())
 	v := start(t, ctx, vm.Options{Memory: 512, Disk: disk})
 	run(t, v, "echo kept > "+vm.DiskMount+"/file; sync; echo lost > /file")
-	cut() // as a power cut
+	cut() // kills the VM, as a power cut does
 	out, err := v.Output(t.Context(), "sleep", "60")
 	test.Error(t, err, test.Sprintf("the VM runs commands after its context has ended: %q", out))
 	v = start(t, t.Context(), vm.Options{Memory: 512, Disk: disk})

@@ -12,9 +12,9 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/cache"
 )
 
-// findZFS returns a directory of the cache with OpenZFS for a kernel: modules, and the programs zfs and zpool with
-// their libraries. Debian has the modules as source in contrib, so they are built, once. To get a newer version,
-// remove the directory.
+// findZFS returns the directory in the cache that has OpenZFS for a kernel: modules, and the programs zfs and zpool
+// with their libraries. It builds them once, because Debian has only the source of the modules, in contrib. To get a
+// newer version, remove the directory.
 func findZFS(ctx context.Context, k kernel, progress func(string, ...any)) (string, error) {
 	dir, err := cache.Once(ctx, filepath.Join("vm", "zfs-"+k.release), progress, func(scratch string) (string, error) {
 		progress("building OpenZFS for the VM's kernel %s, which takes minutes, once", k.release)
@@ -26,8 +26,8 @@ func findZFS(ctx context.Context, k kernel, progress func(string, ...any)) (stri
 	return dir, nil
 }
 
-// loadZFS loads the modules of a directory of findZFS, in the order of OpenZFS 2.1 (later versions have only the first
-// and the last), and links its programs and libraries to the paths of Debian's package. An empty dir does nothing.
+// loadZFS loads the modules in a directory of findZFS, and links its programs and libraries to the paths of Debian's
+// package. The order is for OpenZFS 2.1; later versions have only spl and zfs. An empty dir does nothing.
 func (v *VM) loadZFS(ctx context.Context, dir string) error {
 	if dir == "" {
 		return nil

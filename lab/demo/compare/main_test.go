@@ -28,7 +28,7 @@ func TestFrame_HasADotPerTask(t *testing.T) {
 	}
 }
 
-func TestHelps_DistinguishesDrivers(t *testing.T) {
+func TestHelps_RecognizesTheHelperProcessesOfEachDriver(t *testing.T) {
 	for args, want := range map[string]string{
 		"/cache/nomad executor {}": "raw_exec", "/cache/nomad logmon": "raw_exec", "/cache/nomad agent -config x": "",
 		"/plugins/nomad-driver-exec-lite": "exec-lite", "outrider-supervisor collect /state": "exec-lite",

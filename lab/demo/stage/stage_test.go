@@ -15,7 +15,7 @@ import (
 	xterm "golang.org/x/term"
 )
 
-func TestInOrder_WaitsForKeysOnAStage(t *testing.T) {
+func TestInOrder_PlaysActsByThePresentersKeys(t *testing.T) {
 	for name, tc := range map[string]struct {
 		keys   string
 		played []string

@@ -1,7 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command counter is a task for the end-to-end tests. The numbers of its lines show missing and doubled lines.
+// Command counter is a task that prints numbered lines. The end-to-end tests use the numbers to find missing and
+// doubled lines.
 package main
 
 import (

@@ -16,8 +16,8 @@ import (
 // Config is the config block of a task.
 type Config = map[string]any
 
-// Feature is an option of Nomad's drivers. A shell task with Config and Edit prints one line, Want. Without them it
-// prints Host. An empty Host is not checked.
+// Feature is an option of Nomad's drivers. A shell task runs Script. With Config and Edit, it prints the line Want;
+// without them, it prints the line Host, if Host is not empty.
 type Feature struct {
 	Name, Of   string
 	Config     Config

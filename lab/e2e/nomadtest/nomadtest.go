@@ -57,7 +57,7 @@ func Allocs(t testing.TB, c *api.Client, job string, count int) (list []*api.All
 	return list
 }
 
-// Becomes waits until the only allocation of a job has a status, and returns its ID.
+// Becomes waits until the only allocation of a job has this status, and returns its ID.
 func Becomes(t testing.TB, c *api.Client, job, status string) (id string) {
 	t.Helper()
 	testsupport.Within(t, 5*time.Minute, func() error {
@@ -78,23 +78,22 @@ func Becomes(t testing.TB, c *api.Client, job, status string) (id string) {
 	return id
 }
 
-// Stop stops a job of the default namespace, and waits until it is stopped for good: see Stopped.
+// Stop calls Stopped for a job of the default namespace until the job is stopped.
 func Stop(t testing.TB, c *api.Client, job string) {
 	t.Helper()
 	testsupport.Within(t, 5*time.Minute, func() error { return Stopped(c, job) })
 }
 
-// Stopped stops a job, unless it is already stopped. It returns nil once the server reports all of the job's
-// allocations as ended, which includes those of lost nodes, and the job is still stopped after that. Until then, it
-// returns an error, and the caller must try again. Nomad loses a stop if the job's deployment becomes successful just
-// after the stop. The deployment's version of the job, which is not stopped, is then the current one again
-// (updateJobStabilityImpl in nomad/state/state_store.go).
+// Stopped stops a job, unless it is already stopped. Call it again until it returns nil: then the server reports all of
+// the job's allocations as ended, even those of lost nodes, and the job is still stopped after that. One stop may not
+// be enough. If the job's deployment becomes successful just after the stop, Nomad makes the version of the deployment
+// current again, which is not stopped (updateJobStabilityImpl in nomad/state/state_store.go).
 func Stopped(c *api.Client, job string) error {
 	left, err := agent.Unended(context.Background(), c, "default", fmt.Sprintf("JobID == %q", job))
 	if err != nil {
 		return err
 	}
-	j, _, err := c.Jobs().Info(job, nil) // after the allocations: a stop that has ended them can no longer be lost
+	j, _, err := c.Jobs().Info(job, nil) // read after the allocations: once they have ended, Nomad keeps the stop
 	if err != nil {
 		return err
 	}
@@ -185,7 +184,7 @@ func CreateVolume(c *api.Client, v *api.HostVolume) (*api.HostVolume, error) {
 		switch {
 		case err == nil:
 			return got.Volume, nil
-		case !strings.Contains(err.Error(), "No path to node") || time.Now().After(end): // retry just after a start
+		case !strings.Contains(err.Error(), "No path to node") || time.Now().After(end): // else retry: the node is starting
 			return nil, err
 		}
 	}
@@ -222,7 +221,7 @@ func WithVolume(name, at string) func(*api.Job, *api.Task) {
 	}
 }
 
-// Files returns programs and the libraries that they are linked with, by their paths in a root file system.
+// Files returns programs, and the libraries that they are linked with. The key is the path in a root file system.
 func Files(t testing.TB, programs ...string) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -241,8 +240,8 @@ func Files(t testing.TB, programs ...string) map[string]string {
 	return found
 }
 
-// Chroot returns an agent configuration in which tasks of Nomad's exec get only these files: Nomad copies all of them
-// for each task.
+// Chroot returns an agent configuration that gives tasks of Nomad's exec driver only these files. Nomad copies all
+// files of a chroot for each task, and the default has many.
 func Chroot(t testing.TB, files map[string]string) string {
 	t.Helper()
 	var b strings.Builder

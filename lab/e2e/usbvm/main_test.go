@@ -64,7 +64,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// prepare builds the binaries on the host, and sets the variables.
+// prepare builds the binaries on the host, and sets pluginsEnv and nomadEnv.
 func prepare() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
 	defer cancel()

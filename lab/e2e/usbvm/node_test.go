@@ -25,7 +25,6 @@ import (
 // node is the agent that all tests share.
 type node struct{ agent.Agent }
 
-// end closes the agent.
 func (n *node) end() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
@@ -42,7 +41,7 @@ func clientConfig(t *testing.T) string {
 
 var jobs atomic.Int64
 
-// spec is a task to run: a line of shell with a device.
+// spec is a task to run: a shell script that uses a device.
 type spec struct {
 	driver string // empty: exec-lite
 	device string // the type
@@ -50,7 +49,7 @@ type spec struct {
 	script string
 }
 
-// lastLine is printed by each task at its end. Collectors of output can write it after Nomad has reported the end.
+// lastLine is the last line that each task prints. It can arrive after Nomad has reported the task's end.
 const lastLine = "the end of the output"
 
 // submit runs a job, waits until its allocation has a status, and returns the allocation's ID. The end of the test

@@ -20,7 +20,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/vm/gadget"
 )
 
-// sticks are the devices of the tests, by the plugin's name for them.
+// sticks are the devices of the tests. The key is the device type in config.
 var sticks = map[string]gadget.Device{
 	"written": serial(0x0103, "W1"),
 	"key": {Vendor: 0x1d6b, Product: 0x0104, Serial: "KEY1", Manufacturer: "Outrider", Name: "Key",
@@ -67,8 +67,8 @@ func newStick(t *testing.T, kind string, port int, d gadget.Device) *stick {
 	return s
 }
 
-// listen collects the bytes from the other end. When the stick is unplugged, the kernel hangs up, and listen opens that
-// end again.
+// listen collects the bytes that arrive at far, the other end of the stick. Unplugging the stick hangs up far, so
+// listen opens it again.
 func (s *stick) listen(far string, done chan struct{}) {
 	for {
 		if f, err := gadget.Open(far); err == nil {
@@ -112,12 +112,12 @@ func (s *stick) unplug(t *testing.T) {
 	must.NoError(t, s.Unplug())
 }
 
-// hearsAnew waits until the stick has received want that was sent after this call.
+// hearsAnew waits until the stick has received want from a write after this call.
 func (s *stick) hearsAnew(t *testing.T, want string) {
 	t.Helper()
 	before := len(s.heard())
 	testsupport.Within(t, time.Minute, func() error {
-		if got := s.heard()[before:]; strings.Count(got, want) < 2 { // the first may have been sent before this call
+		if got := s.heard()[before:]; strings.Count(got, want) < 2 { // the first may be from a write before this call
 			return fmt.Errorf("received only %q since then", got)
 		}
 		return nil

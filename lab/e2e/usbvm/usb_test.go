@@ -20,7 +20,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/e2e/nomadtest"
 )
 
-// terminal waits for the only serial port of the stick in this port of the VM.
+// terminal waits for the tty of the stick in this USB port of the VM. The stick must have only one.
 func terminal(t *testing.T, port int) (name string) {
 	t.Helper()
 	testsupport.Within(t, time.Minute, func() error {
@@ -77,12 +77,12 @@ func TestUSB_LibusbProgramFindsOnlyItsDevice(t *testing.T) {
 // their stick again and again never write to the other one.
 func TestUSB_SwappedDevicesStayWithTheirTasks(t *testing.T) {
 	testsupport.Long(t, "boots virtual machines")
-	n := shared(t) // not parallel: other sticks would take the numbers
+	n := shared(t) // not parallel: other sticks would take tty numbers
 	other := sticks["swapped"]
 	other.Serial = "S2"
 	two := []*stick{newStick(t, "swapped", 9, sticks["swapped"]), newStick(t, "swapped", 10, other)}
 	ids := []string{id("swapped"), "1d6b:0109:S2"}
-	node := func(id string) string { // made by the plugin for the task
+	node := func(id string) string { // the device node that the plugin makes for the task
 		return filepath.Join("/dev/nomad-usb", strings.ReplaceAll(id, ":", "-"), "tty")
 	}
 	for _, s := range two {
@@ -111,8 +111,8 @@ func TestUSB_SwappedDevicesStayWithTheirTasks(t *testing.T) {
 			must.True(t, testsupport.Exists(node(ids[i])))
 			s.unplug(t)
 		}
-		// on a busy machine, the plugin removes the node of an unplugged stick late; until then, a task could use that node
-		// to open the stick that gets the same number (see the plugin's page)
+		// wait until the plugin has removed the nodes of the unplugged sticks, which takes time on a busy machine: a task
+		// could use such a node to open the stick that gets the same number (see the plugin's page)
 		for _, id := range ids {
 			testsupport.Eventually(t, "the node of "+id+" is removed", func() bool { return !testsupport.Exists(node(id)) })
 		}
@@ -129,7 +129,7 @@ func TestUSB_SwappedDevicesStayWithTheirTasks(t *testing.T) {
 			if terminal(t, two[i].port) == before[1-i] {
 				swaps++
 			}
-			// bytes that a task has written to the wrong stick before the plugin's scan arrive within 20 ms
+			// wait for bytes that a task has written to the wrong stick before the plugin's scan: they arrive within 20 ms
 			time.Sleep(20 * time.Millisecond)
 		}
 		for i := range two {

@@ -28,10 +28,10 @@ func TestCore_PassesOnCgroupV2(t *testing.T) {
 		name  string
 		flags []string
 	}{
-		{"cgroup", []string{"-test.skip=V1|TestDetect_SeesRealMounts|TestLeaf_IsJoined|TestRemove_KeepsAnOperators"}},
+		{"cgroup", []string{"-test.skip=V1|TestDetect_SeesRealMounts|TestLeaf_CanBeJoined|TestRemove_KeepsAnOperators"}},
 		{"launch", []string{"-test.skip=CgroupV1|AThousand|ThatEndsImmediately|" +
 			"IsNotBoundByTheProgramsLimits|DelaysOnlyOneStart"}},
-		{"supervisor", []string{"-test.run=^(TestExit_IsReported|TestSignal_ReachesTheProcessesOfItsMode|" +
+		{"supervisor", []string{"-test.run=^(TestExit_IsReported|TestSignal_ReachesTheProcessesOfTheKillMode|" +
 			"TestKill_EndsDaemonsOfTheTask|TestKill_EndsATreeThatKeepsForking|TestTask_SurvivesItsPlugin|" +
 			"TestSession_EndsWith.*|TestDestroy_IsIdempotent.*)$/in_a_cgroup"}},
 		{"driver", []string{"-test.run=OOM|Memory|Limits|Stats|Devices|Isolation|Seccomp|" +
@@ -47,8 +47,8 @@ func TestCore_PassesOnCgroupV2(t *testing.T) {
 const limits = `cgroup=$(cut -d : -f 3 /proc/self/cgroup)
 for file in memory.max pids.max; do echo "$file is $(cat /sys/fs/cgroup$cgroup/$file)"; done`
 
-// TestRemote_LimitsHoldOnCgroupV2 runs tasks on a host with only cgroup v2, where no agent has made Nomad's slice. The
-// supervisor of the first connection makes the slice. A task of the next connection has limits, too.
+// TestRemote_LimitsHoldOnCgroupV2 checks the limits of tasks on a host with only cgroup v2. No agent has made Nomad's
+// slice there, so the supervisor of the first connection makes it. The second task uses a new connection.
 func TestRemote_LimitsHoldOnCgroupV2(t *testing.T) {
 	testsupport.Long(t, "boots virtual machines")
 	t.Parallel()

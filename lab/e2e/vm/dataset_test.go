@@ -20,8 +20,8 @@ import (
 	"github.com/outrider-dev/outrider/lab/vm"
 )
 
-// The pool is in a file on the VM's disk.
 const (
+	// newPool makes a pool in a file in the working directory
 	newPool = `truncate -s 1G zfs
 zpool create -O mountpoint=none tank $PWD/zfs
 zfs create tank/nomad`
@@ -49,13 +49,14 @@ class "fast" {
 `
 )
 
-// shell runs lines in the directory of the VM's disk, with root's PATH.
+// shell runs a shell script in the directory of the VM's disk, with root's PATH.
 func (h *host) shell(lines string) string {
 	h.t.Helper()
 	return h.run(nil, "env", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "sh", "-ec", "cd "+vm.DiskMount+"\n"+lines)
 }
 
-// datasetJob returns a job with a shell task, with the volume "data" at /data or a slot at /scratch.
+// datasetJob returns a service or batch job with a shell task. The task has the volume "data" at /data, or a slot at
+// /scratch.
 func datasetJob(kind, id string, volume bool, script string) *api.Job {
 	job, task := nomadtest.Job(id, "exec-lite", nomadtest.Shell("set -e; "+script))
 	job.Type = &kind
@@ -63,7 +64,7 @@ func datasetJob(kind, id string, volume bool, script string) *api.Job {
 	task.KillTimeout = new(2 * time.Second)
 	group := job.TaskGroups[0]
 	group.RestartPolicy = &api.RestartPolicy{Attempts: new(5), Mode: new("delay"), Interval: new(10 * time.Second),
-		Delay: new(time.Second)} // until the slot is available
+		Delay: new(time.Second)} // a start fails until the slot is available
 	group.ReschedulePolicy = nil
 	if volume {
 		nomadtest.WithVolume("data", "/data")(job, task)
@@ -94,8 +95,8 @@ const (
 	uses   = `echo $NOMAD_ALLOC_ID >>/scratch/runs; sync /scratch/runs; echo used; cat /scratch/runs; sleep 1000`
 )
 
-// startWithDatasets starts the agent again. Nomad gives a host volume plugin one second to report its version, but an
-// emulated machine needs longer to read the plugin from the disk, so the plugin is run once before.
+// startWithDatasets starts the agent again. Nomad gives a host volume plugin one second to report its version. A first
+// read from the disk takes longer on an emulated machine, so startWithDatasets first runs the plugin itself.
 func (h *host) startWithDatasets() *api.Client {
 	h.t.Helper()
 	h.shell("DHV_OPERATION=fingerprint agent/host_volume_plugins/dataset fingerprint")
@@ -140,7 +141,7 @@ func TestReboot_DatasetsStay(t *testing.T) {
 	h.says(slot, "used")
 	h.cutPower()
 
-	h.boot() // without the pool
+	h.boot() // does not import the pool
 	log := h.shell("wc -c <agent/agent.log")
 	c = h.startWithDatasets()
 	said := h.shell("tail -c +" + log + " agent/agent.log")
@@ -160,7 +161,7 @@ func TestReboot_DatasetsStay(t *testing.T) {
 	c = h.startWithDatasets()
 	nomadtest.HasVolumes(t, c, "data")
 	runs(t, c, datasetJob("batch", "b", true, reads), api.AllocClientStatusComplete)
-	h.says(slot, strings.Repeat("\n"+slot, 2)) // the slot has the line from before and a new one
+	h.says(slot, strings.Repeat("\n"+slot, 2)) // the line from before the reboot, and a new one
 	nomadtest.Stop(t, c, "slot")
 
 	_, _, err = c.HostVolumes().Delete(&api.HostVolumeDeleteRequest{ID: id}, nil)
@@ -176,9 +177,9 @@ func TestReboot_DatasetsStay(t *testing.T) {
 	h.shell("zpool export tank")
 }
 
-// TestTable_PassesOnOpenZFS runs the table of dataset operations with OpenZFS instead of zfs-fuse, and with cgroup v2
-// without v1. Its pool is in memory.
-func TestTable_PassesOnOpenZFS(t *testing.T) {
+// TestDatasetOperations_PassOnOpenZFS runs the table of dataset operations with OpenZFS instead of zfs-fuse, and with
+// cgroup v2 without v1. Its pool is in memory.
+func TestDatasetOperations_PassOnOpenZFS(t *testing.T) {
 	testsupport.Long(t, "a table of operations on an emulated processor")
 	h := newHost(t)
 	h.o.ZFS, h.o.Env = true, []string{"DATASET_POOLS=zfs=/usr/sbin/zfs=tank/nomad"}

@@ -17,7 +17,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/e2e/features"
 )
 
-// TestFeatures_WorkOnCgroupV2 runs a job with each feature, and one without it.
+// TestFeatures_WorkOnCgroupV2 runs, for each feature, a job that uses it and a job that does not.
 func TestFeatures_WorkOnCgroupV2(t *testing.T) {
 	testsupport.Long(t, "boots virtual machines")
 	t.Parallel()

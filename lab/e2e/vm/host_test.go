@@ -26,7 +26,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/vm"
 )
 
-// host is a machine that is booted more than once: one VM at a time, with the same disk.
+// host is a machine that a test can boot more than once: one VM at a time, always with the same disk.
 type host struct {
 	t   *testing.T
 	ctl string // vmctl, which controls the agent in the VM
@@ -106,7 +106,6 @@ func (h *host) runAgent(plugins map[string]agent.Plugin) *api.Client {
 	return h.client(h.run(options, h.ctl, "run", agentDir))
 }
 
-// startAgent starts the agent again.
 func (h *host) startAgent() *api.Client {
 	h.t.Helper()
 	return h.client(h.run(nil, h.ctl, "start", agentDir))

@@ -73,7 +73,7 @@ func (h *host) eachHasItsOwn() {
 	}
 }
 
-func TestReboot_TwinsStayWithTheirJobs(t *testing.T) {
+func TestReboot_IdenticalSticksStayWithTheirJobs(t *testing.T) {
 	testsupport.Long(t, "boots virtual machines")
 	t.Parallel() // most of it is waiting
 	h := newHost(t)
@@ -91,13 +91,13 @@ func TestReboot_TwinsStayWithTheirJobs(t *testing.T) {
 	h.cutPower()
 
 	h.boot()
-	h.plug(1, 0) // the kernel numbers the twins in reverse
+	h.plug(1, 0) // each twin gets the other's tty number
 	c = h.startAgent()
 	h.eachHasItsOwn()
 	test.SliceEqOp(t, ids, nomadtest.Offers(t, c, "twin", 2), test.Sprint("the IDs after the reboot"))
 	for i := range ids {
 		job := fmt.Sprint("job", i)
-		nomadtest.Becomes(t, c, job, api.AllocClientStatusRunning) // the server is updated after the task has started
+		nomadtest.Becomes(t, c, job, api.AllocClientStatusRunning) // the server reports the start with a delay
 		test.SliceLen(t, 1, nomadtest.Allocs(t, c, job, 1), test.Sprint("want only the old allocation"))
 	}
 	h.run(nil, h.ctl, "close", agentDir)

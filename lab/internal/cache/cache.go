@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package cache manages the directory that keeps downloads and built programs between runs, and the locks by which
-// programs share it.
+// Package cache manages a directory of downloads and built programs that later runs use again. Programs share it by
+// locks.
 package cache
 
 import (
@@ -26,8 +26,8 @@ func Dir() (string, error) {
 	return filepath.Join(dir, "outrider"), nil
 }
 
-// Lock takes an exclusive flock(2) on a file. If another process holds the lock, Lock calls waits (may be nil) once,
-// and then waits for it, at most until the context ends. The kernel releases the lock when its holder exits.
+// Lock takes an exclusive flock(2) on a file. If another process holds the lock, Lock calls waits once, unless it is
+// nil, and waits until the lock is free or ctx ends. The kernel releases the lock when its holder exits.
 func Lock(ctx context.Context, path string, waits func()) (unlock func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("failed to create the cache directory: %w", err)
@@ -54,9 +54,9 @@ func Lock(ctx context.Context, path string, waits func()) (unlock func(), err er
 	return func() { f.Close() }, nil
 }
 
-// Once returns the path of a file or directory in the cache, or name if name is an absolute path. If nothing has that
-// path, create makes the file or directory in scratch and returns its path there, and Once moves it into place. Only
-// one process at a time calls create; progress reports the wait for another process.
+// Once returns the path of a file or directory in the cache; an absolute name is already the path. If nothing exists
+// there, create makes the file or directory in scratch and returns its path, and Once moves it to the final path. Only
+// one process at a time calls create. progress reports the wait for another process.
 func Once(ctx context.Context, name string, progress func(format string, args ...any),
 	create func(scratch string) (created string, err error)) (string, error) {
 	path := name

@@ -13,15 +13,15 @@ import (
 	"time"
 )
 
-// Build is one `go build`.
+// Build is one run of go build.
 type Build struct {
 	Dir  string
-	Env  []string // in addition to this process's
+	Env  []string // in addition to the environment of this process
 	Args []string // after "build"
 }
 
-// Run builds. The error has the compiler's messages. When the context ends, the go command gets an interrupt, as with
-// ^C, and ends together with its compilers.
+// Run runs the build. Its error includes the compiler's messages. When ctx ends, the go command gets an interrupt, as
+// with ^C, and ends together with its compilers.
 func (b Build) Run(ctx context.Context) error {
 	cmd := exec.CommandContext(ctx, "go", append([]string{"build"}, b.Args...)...)
 	cmd.Dir = b.Dir

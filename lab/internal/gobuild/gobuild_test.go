@@ -16,7 +16,7 @@ import (
 
 func TestBuild_EndsImmediatelyOnInterrupt(t *testing.T) {
 	dir := t.TempDir()
-	// a go command that exits on SIGINT
+	// a fake go command that exits on SIGINT
 	const script = "#!/bin/sh\ntrap 'echo asked >\"$OUT\"; kill $!; exit 1' INT\nsleep 600 & wait\n"
 	must.NoError(t, os.WriteFile(filepath.Join(dir, "go"), []byte(script), 0o755))
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))

@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package gotool finds programs in Go whose versions .ci/tools pins. They are not dependencies of the workspace.
+// Package gotool finds tools written in Go. .ci/tools pins their versions, so the workspace does not depend on them.
 package gotool
 
 import (
@@ -18,7 +18,7 @@ import (
 func Path(ctx context.Context, root, name string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", "tool", "-modfile="+filepath.Join(".ci", "tools", name, "go.mod"), "-n", name)
 	cmd.Dir = root
-	// -modfile is not allowed in a workspace
+	// GOWORK=off: -modfile is not allowed in a workspace
 	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=", "GOOS=", "GOARCH=", "CGO_ENABLED=0")
 	out, err := cmd.CombinedOutput()
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Until calls done immediately and then after each interval, until done returns true or an error, which Until returns.
-// If ctx ends first, Until returns ctx's error.
+// Until calls done immediately and then after each interval, until done returns true or an error. Until returns done's
+// error, or ctx's error if ctx ends first.
 func Until(ctx context.Context, interval time.Duration, done func() (bool, error)) error {
 	for {
 		if ok, err := done(); ok || err != nil {

@@ -29,7 +29,7 @@ func (l *Lines) Print(label, line string) {
 	fmt.Fprintln(l.w, line)
 }
 
-// Writer returns a writer that passes on whole lines. Close passes on the rest.
+// Writer returns a writer that prints whole lines after the label. Close prints an incomplete last line.
 func (l *Lines) Writer(label string) io.WriteCloser { return &lineWriter{l: l, label: label} }
 
 type lineWriter struct {

@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package term prints output for users: steps with their outcome, and tables. On a terminal, a step is one line that
-// changes; elsewhere, a step prints plain lines.
+// Package term prints output for users: steps with their outcome, and tables. On a terminal, a running step updates its
+// line in place; elsewhere, it prints plain lines.
 package term
 
 import (
@@ -23,12 +23,12 @@ type Printer struct {
 	w     io.Writer
 	tty   bool
 	width int
-	first time.Duration // how long a step may be silent
-	every time.Duration // interval of the updates after that time
+	first time.Duration // delay of the first update of a running step
+	every time.Duration // interval of the later updates
 
 	mu      sync.Mutex // guards the following fields
 	name    string     // the running step; empty: none
-	msg     string     // its last progress
+	msg     string     // the last progress of the running step
 	started time.Time
 	quit    chan struct{} // closed by the step's end
 }
@@ -45,8 +45,8 @@ func New(w io.Writer) *Printer {
 	return p
 }
 
-// Step begins a step. The returned function ends it, with the outcome in a few words. An error makes it a failed step;
-// the error itself is not printed, since the caller returns it. A cancelled step does not count as failed.
+// Step begins a step. Call end when the step is over, with the outcome in a few words. An error marks the step as
+// failed, or as interrupted if it is context.Canceled. end does not print the error, since the caller returns it.
 func (p *Printer) Step(format string, args ...any) (end func(err error, outcome string, args ...any)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -120,7 +120,7 @@ func (p *Printer) end(err error, outcome string, args ...any) {
 	p.name = ""
 }
 
-// Progress sets the progress of the running step. Without a terminal, it is shown only if the step takes long.
+// Progress sets the progress of the running step. Without a terminal, only the updates of a long step show it.
 func (p *Printer) Progress(format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

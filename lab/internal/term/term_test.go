@@ -96,7 +96,7 @@ func TestPrinter_ShowsAnInterruptedStepAsEnded(t *testing.T) {
 	test.Eq(t, "ended  Building: interrupted (N s)\n", seconds.ReplaceAllString(b.String(), "N s"))
 }
 
-// locked is a buffer that is written to while it is read.
+// locked is a buffer that is safe for concurrent use.
 type locked struct {
 	mu sync.Mutex // guards b
 	b  bytes.Buffer

@@ -19,7 +19,7 @@ const Width = 100
 // Columns returns the maximum length of lines that are written to w: Width, or less on a narrower terminal.
 func Columns(w io.Writer) int { return min(Terminal(w), Width) }
 
-// Terminal is like Columns, for drawings: unlike text, they may use the whole width of a terminal.
+// Terminal returns the width of w for drawings, which may be wider than text: see Columns.
 func Terminal(w io.Writer) int {
 	if f, ok := w.(*os.File); ok {
 		if columns, _, err := term.GetSize(int(f.Fd())); err == nil && columns > 0 {
@@ -29,7 +29,7 @@ func Terminal(w io.Writer) int {
 	return Width
 }
 
-// Paint colours text for a terminal by an SGR code, unless NO_COLOR is set (no-color.org).
+// Paint adds the colour of an SGR code to text if w is a terminal, unless NO_COLOR is set (no-color.org).
 func Paint(w io.Writer, code, text string) string {
 	f, ok := w.(*os.File)
 	if code == "" || !ok || os.Getenv("NO_COLOR") != "" || !term.IsTerminal(int(f.Fd())) {
@@ -38,8 +38,8 @@ func Paint(w io.Writer, code, text string) string {
 	return "\033[" + code + "m" + text + "\033[0m"
 }
 
-// Wrap breaks lines of s that are wider than width between words. The rest of a line gets the line's indentation plus
-// more. A word that is wider stays whole: it can be a path or an address to copy.
+// Wrap breaks lines of s that are wider than width, between words. The next lines begin with the indentation of the
+// broken line, and more. A word wider than width stays whole: it can be a path or an address to copy.
 func Wrap(s string, width int, more string) string {
 	var out []string
 	for _, line := range strings.Split(s, "\n") {

@@ -16,7 +16,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// Process is a process with its usage.
+// Process is a process, with the memory and the processor time that it uses.
 type Process struct {
 	PID    int
 	Args   []string
@@ -24,8 +24,7 @@ type Process struct {
 	CPU    float64 // seconds of processor time, so far
 }
 
-// Of measures the processes for which counts returns true. It omits processes that have ended, and sorts the others by
-// PID.
+// Of measures those processes for which counts returns true, sorted by PID. It omits processes that have ended.
 func Of(ids []task.Identity, counts func(pid int, args []string) bool) ([]Process, error) {
 	var list []Process
 	slices.SortFunc(ids, func(a, b task.Identity) int { return cmp.Compare(a.PID, b.PID) })

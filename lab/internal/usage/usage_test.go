@@ -15,7 +15,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-func TestOf_MeasuresRunningProcessesThatCount(t *testing.T) {
+func TestOf_MeasuresOnlySelectedRunningProcesses(t *testing.T) {
 	ended := exec.Command("/bin/true")
 	must.NoError(t, ended.Run())
 	other := exec.Command("/bin/sleep", "1000")

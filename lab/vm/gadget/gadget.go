@@ -1,9 +1,9 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package gadget plugs USB devices into the machine that it runs on, preferably a VM of package vm. The kernel plays
-// both the device (configfs, usb_gadget) and the port that it is plugged into (dummy_hcd). Everything above that is
-// real: the kernel enumerates the device, binds drivers to it, creates its nodes and sends uevents.
+// Package gadget plugs USB devices into the machine that it runs on, preferably a VM of package vm. The kernel
+// simulates both the device (configfs, usb_gadget) and the port that it is plugged into (dummy_hcd). Everything above
+// that is real: the kernel enumerates the device, binds drivers to it, creates its nodes and sends uevents.
 //
 // The package needs root, the modules dummy_hcd and libcomposite, and configfs.
 package gadget
@@ -27,8 +27,8 @@ const (
 	english  = "strings/0x409"
 )
 
-// Load creates ports, from dummy_udc.0 on, and loads the drivers of the devices. Each port is the only one of its USB
-// bus. A second call fails if it requests more ports.
+// Load creates ports, numbered from 0 (dummy_udc.0), and loads the drivers of the devices. Each port has its own USB
+// bus. A later call can't create more ports: if it requests more, it fails.
 func Load(ports int) error {
 	for _, args := range [][]string{
 		{"dummy_hcd", fmt.Sprintf("num=%d", ports)}, {"-a", "libcomposite", "cdc_acm", "usbhid", "hid_generic"},
@@ -55,14 +55,14 @@ type Device struct {
 	Functions []Function // at least one; each has one or two interfaces
 }
 
-// Function is one function of a device.
+// Function is one function of a device, such as a serial port.
 type Function struct {
 	kind  string
-	files map[string]string // values of attributes, by path
+	files map[string]string // values of attributes in configfs, by path
 	far   string            // path of the device node at the other end; %s is its number
 }
 
-// ACM returns a serial port, a ttyACM. Its other end is /dev/ttyGS0 or a later one.
+// ACM returns a serial port, /dev/ttyACM0 or a later number. Its other end is /dev/ttyGS0 or a later number.
 func ACM() Function { return Function{kind: "acm", far: "/dev/ttyGS%s"} }
 
 // Keyboard returns a HID device, with an input and a hidraw node.
@@ -84,7 +84,7 @@ type Gadget struct {
 	far  []string
 }
 
-// New creates a device with an unused name, which is not plugged in yet. The caller closes it.
+// New creates a device, and does not plug it in. The name must be unused. Close the device after use.
 func New(name string, d Device) (_ *Gadget, err error) {
 	if len(d.Functions) == 0 {
 		return nil, fmt.Errorf("the USB device %s has no function", name)
@@ -127,7 +127,7 @@ func New(name string, d Device) (_ *Gadget, err error) {
 // add creates a function, and adds it to the configuration.
 func (g *Gadget) add(f Function, i int) error {
 	dir := fmt.Sprintf("functions/%s.%s-%d", f.kind, g.name, i)
-	if err := os.Mkdir(filepath.Join(g.dir, dir), 0o755); err != nil { // the kernel loads the function's module
+	if err := os.Mkdir(filepath.Join(g.dir, dir), 0o755); err != nil { // also loads the function's kernel module
 		return err
 	}
 	for file, text := range f.files {
@@ -152,7 +152,7 @@ func (g *Gadget) write(file, text string) error {
 // Far returns the terminals at the other ends of the device's serial ports, in order.
 func (g *Gadget) Far() []string { return g.far }
 
-// Plug plugs the device into a free port, counted from 0. The kernel detects it about 100 ms after Plug returns.
+// Plug plugs the device into a free port. The first port is 0. The kernel detects it about 100 ms after Plug returns.
 func (g *Gadget) Plug(port int) error {
 	if _, err := os.Stat(filepath.Join(udcs, udc(port))); err != nil {
 		return fmt.Errorf("failed to plug the USB device %s: no port %d: %w", g.name, port, err)
@@ -169,7 +169,7 @@ func (g *Gadget) Plugged() bool {
 	return err == nil && strings.TrimSpace(string(b)) != ""
 }
 
-// Unplug pulls the device out. It does nothing if the device is not plugged.
+// Unplug pulls the device out. It does nothing if the device is not plugged in.
 func (g *Gadget) Unplug() error {
 	if !g.Plugged() {
 		return nil
@@ -180,13 +180,13 @@ func (g *Gadget) Unplug() error {
 	return nil
 }
 
-// Close unplugs and removes the device. It does nothing if the device was removed.
+// Close unplugs and removes the device. It does nothing if the device was already removed.
 func (g *Gadget) Close() error {
 	if _, err := os.Stat(g.dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	errs := []error{g.Unplug()}
-	// configfs removes an unused directory together with the entries that configfs itself created there
+	// remove only the entries that New has made: configfs removes the others with their directory
 	links, _ := filepath.Glob(filepath.Join(g.dir, "configs/c.1/*.*"))
 	functions, _ := filepath.Glob(filepath.Join(g.dir, "functions/*"))
 	paths := append(links, filepath.Join(g.dir, "configs/c.1", english), filepath.Join(g.dir, "configs/c.1"))

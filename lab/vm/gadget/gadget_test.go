@@ -137,7 +137,7 @@ func TestGadget_CloseRemovesTheDevice(t *testing.T) {
 	testsupport.Long(t, "boots virtual machines")
 	g := plug(t, "gone", 0, gadget.Device{Vendor: 0x1d6b, Product: 0x0104,
 		Functions: []gadget.Function{gadget.ACM(), gadget.Keyboard()}})
-	for range 2 { // the second has nothing to do
+	for range 2 { // a second Close is not an error
 		must.NoError(t, g.Close())
 	}
 	left, err := os.ReadDir("/sys/kernel/config/usb_gadget")

@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command vmctl runs in a VM of package vm, for the host. It controls a Nomad agent there:
+// Command vmctl controls a Nomad agent in a VM of package vm. The host runs it there:
 //
 //	vmctl run|start|stop|close DIR
 package main
@@ -28,10 +28,10 @@ func main() {
 	}
 }
 
-// runAgent runs one operation on the agent of a directory. `run` reads the agent's options as JSON from stdin. run and
+// runAgent runs one operation on the agent in a directory. `run` reads the agent's options as JSON from stdin. run and
 // start print the agent's address once it is up; the agent keeps running.
 func runAgent(verb, dir string) error {
-	// a busy emulated machine needs minutes until the plugins answer the agent in time
+	// on a busy emulated machine, minutes can pass until the plugins answer the agent in time
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
 	defer cancel()
 	if verb == "run" {
