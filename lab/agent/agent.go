@@ -153,7 +153,7 @@ type Agent interface {
 	settle() error                        // records Info.Settled
 }
 
-// Run returns ErrContainer if it cannot start a container, or the agent in it.
+// ErrContainer is Run's error if it cannot start a container, or the agent in it.
 var ErrContainer = errors.New("no container can run the agent")
 
 // Run starts an agent and waits until it and its plugins are healthy. A failed Run removes everything that it created;

@@ -99,7 +99,7 @@ func (r *record) settle() error {
 
 func infoPath(dir string) string { return filepath.Join(dir, "agent.json") }
 
-// Open and Remove return ErrNone if no agent was started in the directory, or if it was removed.
+// ErrNone is the error of Open and Remove if no agent was started in the directory, or if it was removed.
 var ErrNone = errors.New("the directory has no agent")
 
 func readInfo(dir string) (Info, error) {

@@ -610,8 +610,8 @@ var handovers = []handover{
 		}},
 }
 
-// TestHandover_TaskContinuesAsOneProcessOrEnds runs the table handovers for processes, with and without an API. Some rows
-// also run for containers, which the driver hands over in the same way.
+// TestHandover_TaskContinuesAsOneProcessOrEnds runs the table handovers for processes, with and without an API. Some
+// rows also run for containers, which the driver hands over in the same way.
 func TestHandover_TaskContinuesAsOneProcessOrEnds(t *testing.T) {
 	needRootAgent(t)
 	t.Parallel()

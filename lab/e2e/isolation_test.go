@@ -320,8 +320,8 @@ func TestFeatures_MountsStayInTheTask(t *testing.T) {
 	other.stop(t)
 }
 
-// TestFeatures_LinksOfATaskAreNotFollowed restarts a task that has put symbolic links at paths where the driver, as root,
-// writes or mounts when it starts the task.
+// TestFeatures_LinksOfATaskAreNotFollowed restarts a task that has put symbolic links at paths where the driver, as
+// root, writes or mounts when it starts the task.
 func TestFeatures_LinksOfATaskAreNotFollowed(t *testing.T) {
 	testsupport.Long(t, "needs its own node")
 	t.Parallel()

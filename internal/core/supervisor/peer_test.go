@@ -81,7 +81,8 @@ func TestClient_SendsNothingToAStrangersSocket(t *testing.T) {
 		nc.Close()
 		t.Fatal("the connection was accepted as the supervisor's")
 	}
-	test.StrContains(t, err.Error(), "at the other end of the socket runs as user 65534", test.Sprintf("%q does not name the user", err))
+	test.StrContains(t, err.Error(), "at the other end of the socket runs as user 65534",
+		test.Sprintf("%q does not name the user", err))
 	test.SliceEmpty(t, <-s.received, test.Sprint("received"))
 	c := h.client()
 	st := h.shell("exit 3", func(st *task.State) { st.Command.Env = append(st.Command.Env, "SECRET=x") })

@@ -225,7 +225,7 @@ func TestUpgrade_ToAnInvalidBinaryChangesNothing(t *testing.T) {
 	}
 	must.Eq(t, pid, h.supervisor(), must.Sprint("the supervisor was replaced"))
 	test.Nil(t, c.Exit(st.ID), test.Sprint("the task ended"))
-	h.launch(h.client(), h.shell("exit 0")) // at a connection that was made after the attempt; it must not keep the supervisor
+	h.launch(h.client(), h.shell("exit 0")) // its connection must not keep the supervisor from ending
 	h.destroy(c, st.ID)
 	for _, st := range h.states {
 		h.destroy(c, st.ID)

@@ -201,7 +201,8 @@ func (t *Transport) OwnPeer() error {
 		return err
 	}
 	if cred.Uid != 0 && int(cred.Uid) != os.Geteuid() {
-		return fmt.Errorf("process %d at the other end of the socket runs as user %d, not as root or this user", cred.Pid, cred.Uid)
+		return fmt.Errorf("process %d at the other end of the socket runs as user %d, not as root or this user",
+			cred.Pid, cred.Uid)
 	}
 	return nil
 }

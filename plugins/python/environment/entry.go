@@ -159,7 +159,8 @@ func (s *store) find(ctx context.Context, key string) (*Environment, error) {
 func (s *store) check(e entry) error {
 	now, err := measure(s.path("envs", e.ID))
 	if errors.Is(err, fs.ErrNotExist) || err == nil && now.Digest != e.Tree.Digest {
-		return fmt.Errorf("files were changed, added or removed (%d now, %d after the build): %w", now.Files, e.Tree.Files, errNotWhole)
+		return fmt.Errorf("files were changed, added or removed (%d now, %d after the build): %w",
+			now.Files, e.Tree.Files, errNotWhole)
 	}
 	return err
 }
