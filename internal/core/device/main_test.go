@@ -24,10 +24,10 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/schema"
 )
 
-// roleVar selects the role of the test binary, so real processes communicate.
+// roleVar makes the test binary run as another program, so the tests use separate processes as in production.
 const (
 	roleVar  = "OUTRIDER_DEVICE_TEST_ROLE"  // plugin, agent, or the name of an example
-	worldVar = "OUTRIDER_DEVICE_TEST_WORLD" // the directory of the agent's world
+	worldVar = "OUTRIDER_DEVICE_TEST_WORLD" // the directory of the agent's fileWorld
 )
 
 func TestMain(m *testing.M) {
@@ -41,13 +41,14 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// ExampleMains are the main functions of the examples, which are in package device_test.
+// ExampleMains are the main functions of the example plugins, by role. The examples are in package device_test.
 var ExampleMains map[string]func()
 
-// fileWorld is the world of a plugin in another process: the test writes it to a file.
+// fileWorld is what the plugin finds on its simulated machine. The plugin is another process, so the test passes
+// fileWorld in a file (set).
 type fileWorld struct {
 	Groups []Group
-	Err    string // of a scan
+	Err    string // returned by List
 	Panic  string
 }
 
@@ -63,7 +64,7 @@ var filePlugin = Plugin[fileConfig]{
 		if strings.Contains(c.Dir, "*") {
 			return nil, fmt.Errorf("dir %q has a *: name one directory", c.Dir)
 		}
-		// the plugin dies if the test has created this file
+		// if the test has created this file, count the start in it and die
 		if died, err := os.OpenFile(filepath.Join(c.Dir, "die"), os.O_APPEND|os.O_WRONLY, 0); err == nil {
 			fmt.Fprint(died, ".")
 			os.Exit(137)
@@ -111,7 +112,7 @@ func (f *fileInstance) List(context.Context) ([]Group, error) {
 	return w.Groups, nil
 }
 
-// foreign stands for a byte that is not UTF-8, which JSON can't represent.
+// foreign stands for the byte 0xff in a Problem: JSON can't represent bytes that are not valid UTF-8.
 const foreign = "%ff"
 
 func (f *fileInstance) Reserve(_ context.Context, ids []string) (*device.ContainerReservation, error) {
@@ -129,14 +130,14 @@ func (f *fileInstance) Stats(_ context.Context, ids []string) (map[string]*devic
 	return all, nil
 }
 
-// rig is Nomad's device manager with the plugin and its world.
+// rig is Nomad's device manager with this test binary as a plugin that lists the devices of a fileWorld.
 type rig struct {
 	*conformance.Manager
 	t   *testing.T
 	dir string
 }
 
-// PluginBinary returns this test binary as a plugin.
+// PluginBinary describes this test binary as a plugin that runs in this role with this configuration.
 func PluginBinary(t *testing.T, role, config string) conformance.Binary {
 	t.Helper()
 	exe, err := os.Executable()
@@ -154,7 +155,7 @@ func startRig(t *testing.T, w fileWorld, more ...string) *rig {
 	return r
 }
 
-// set replaces the world atomically.
+// set replaces the plugin's fileWorld atomically.
 func (r *rig) set(w fileWorld) {
 	r.t.Helper()
 	b, err := json.Marshal(w)
@@ -176,7 +177,7 @@ func (r *rig) processes() int {
 	return len(all)
 }
 
-// scanned returns when n more scans have begun.
+// scanned waits until the plugin has begun n more scans.
 func (r *rig) scanned(n int) {
 	r.t.Helper()
 	scans := func() (n int64) {
@@ -196,7 +197,7 @@ func (r *rig) scanned(n int) {
 	}
 }
 
-// quiet fails if the node is updated within a second of 20 scans.
+// quiet fails the test if the node is updated within a second, in which the plugin scans 20 times.
 func (r *rig) quiet() {
 	r.t.Helper()
 	before := r.Updates()

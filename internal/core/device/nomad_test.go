@@ -20,11 +20,10 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/reservation"
 )
 
-// The other end of these tests is Nomad's device manager and this binary as the
-// plugin, over a real socket.
+// These tests run this binary as a plugin of Nomad's device manager, over a real socket.
 
 const (
-	soon = 30 * time.Second // even on a busy machine
+	soon = 30 * time.Second // long enough even on a busy machine
 	a1   = "10c4/zigbee/ea60: a:1"
 )
 
@@ -54,7 +53,7 @@ func TestNomad_DropsADeviceAfterItsGracePeriod(t *testing.T) {
 	r := startRig(t, one(), `grace = "1s"`)
 	r.Want(a1, soon)
 	r.set(fileWorld{})
-	r.Want("", soon) // a slow machine may have missed "unplugged": only the newest list is sent
+	r.Want("", soon) // "unplugged" is not expected first: only the newest list is sent, so a slow machine may skip it
 	r.quiet()
 }
 
@@ -75,8 +74,8 @@ func TestNomad_KilledPluginRestarts(t *testing.T) {
 	r.Want("10c4/zigbee/ea60: a:1(unplugged) b:1", soon)
 }
 
-// The kernel may kill a plugin at its memory limit, for example. Nomad then gives up the plugin
-// without another check, and places jobs by the plugin's last list.
+// If a plugin was killed, for example at its memory limit, and dies again during its restart, Nomad gives it up. Nomad
+// keeps the plugin's last list, and still places jobs that need its devices.
 func TestNomad_StillReservesAfterGivingUpOnThePlugin(t *testing.T) {
 	r := startRig(t, one())
 	r.Want(a1, soon)
@@ -98,7 +97,7 @@ func TestNomad_StillReservesAfterGivingUpOnThePlugin(t *testing.T) {
 		}
 	}
 	must.NoError(t, os.Remove(die))
-	sockets, _ := filepath.Glob(r.TempDir() + "/plugin*") // of plugins that died
+	sockets, _ := filepath.Glob(r.TempDir() + "/plugin*") // left by plugins that died
 	for _, s := range sockets {
 		os.Remove(s)
 	}
@@ -220,7 +219,6 @@ func TestNomad_RefusesWrongConfiguration(t *testing.T) {
 	}
 }
 
-// Scans and their streams release their resources.
 func TestNomad_ScansLeakNothing(t *testing.T) {
 	r := startRig(t, one())
 	r.Want(a1, soon)
@@ -244,7 +242,7 @@ func TestNomad_ScansLeakNothing(t *testing.T) {
 		cycle()
 	}
 	n := fds()
-	for end := time.Now().Add(soon); n > before && time.Now().Before(end); n = fds() { // a scan has a file open
+	for end := time.Now().Add(soon); n > before && time.Now().Before(end); n = fds() { // scans open files
 		time.Sleep(10 * time.Millisecond)
 	}
 	test.False(t, n > before, test.Sprintf("%d file descriptors, %d before", n, before))
@@ -256,7 +254,7 @@ func agentMain(t *testing.T) {
 	m := conformance.StartManager(t, PluginBinary(t, "plugin", fmt.Sprintf("dir = %q", os.Getenv(worldVar))))
 	m.Want(a1, soon)
 	fmt.Printf("plugin %d\n", m.PID())
-	time.Sleep(5 * time.Minute) // limits the leftovers of a killed test
+	time.Sleep(5 * time.Minute) // so that this process also ends if the test is killed
 }
 
 func TestNomad_PluginEndsWithAgent(t *testing.T) {

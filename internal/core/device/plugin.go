@@ -1,11 +1,10 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package device implements Nomad's device plugin contract (plugins/device/device.go,
-// device.DevicePlugin) for every device plugin. A plugin supplies an Instance, which lists devices
-// and reserves them for tasks, and may have optional methods. This package supplies the rest:
-// streams that never end early, a grace period for re-plugged devices, checks of listed and
-// reserved devices, and a fixed order.
+// Package device implements Nomad's device plugin contract (plugins/device/device.go, device.DevicePlugin) for every
+// device plugin. A plugin supplies an Instance, which lists devices and reserves them for tasks, and may implement
+// optional interfaces. This package supplies the rest: streams that never end early, a grace period for re-plugged
+// devices, checks of listed and reserved devices, and a fixed order of groups and devices.
 package device
 
 import (
@@ -22,12 +21,12 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/schema"
 )
 
-// Plugin defines a device plugin. C is its configuration, the agent's plugin block.
+// Plugin defines a device plugin. C is the type of its configuration, which is in the agent's plugin block.
 type Plugin[C any] struct {
 	// Name is the plugin's name in the agent's log.
 	Name string
 
-	// Summary is one sentence about its purpose.
+	// Summary describes the plugin's purpose in one sentence.
 	Summary string
 
 	// New creates an instance from a configuration, or returns an error if the configuration is
@@ -63,20 +62,19 @@ type Instance interface {
 	// logged.
 	List(ctx context.Context) ([]Group, error)
 
-	// Reserve returns the devices, mounts and environment variables for a task. Each id is from the
-	// last List, was healthy then, and occurs once. Nomad calls Reserve once for each device block of
-	// an allocation's task, but not when the task is restarted (client/allocrunner/taskrunner,
-	// device_hook.go), so the result must stay valid when the device is plugged in again. Reserve may
-	// be called concurrently. An error fails the allocation with this text, unless it wraps
-	// ErrVanished. The core adds an environment variable from which drivers can restore the devices
-	// and mounts (package reservation).
+	// Reserve returns the devices, mounts and environment variables for a task. Each id is from the last List, was
+	// healthy then, and occurs once. Nomad calls Reserve once for each device block of an allocation's task, but not
+	// when the task is restarted (client/allocrunner/taskrunner, device_hook.go), so the result must stay valid when
+	// the device is plugged in again. Reserve may be called concurrently. An error fails the allocation with the
+	// error's text; if the error wraps ErrVanished or ErrInUse, the core first waits and tries again. The core adds an
+	// environment variable from which drivers can restore the devices and mounts (package reservation).
 	Reserve(ctx context.Context, ids []string) (*device.ContainerReservation, error)
 }
 
-// Group is a set of interchangeable devices. A job requests one as device
-// "<vendor>/<type>/<name>", device "<type>" and so on.
+// Group is a set of interchangeable devices. A job requests a device of the group with a device block whose label is
+// "<vendor>/<type>/<name>", "<type>" and so on.
 type Group struct {
-	Vendor, Type, Name string // none empty; no slash in Vendor and Type
+	Vendor, Type, Name string // none is empty; Vendor and Type contain no slash
 
 	// Attributes are used by constraints, and by the scheduler to distinguish the nodes of a cluster
 	// (structs.Node.ComputeClass). The core adds "ids", the ids of the healthy devices, separated by
@@ -88,41 +86,40 @@ type Group struct {
 
 // Device is one device of a Group.
 type Device struct {
-	// ID stays the same when the device is plugged in again and when the host restarts. It must be
-	// unique among all groups, because Reserve gets nothing else. It must not contain a comma, and
-	// must not parse as a number or boolean, which set_contains never matches.
+	// ID stays the same when the device is plugged in again and when the host restarts. It must be unique among all
+	// groups, because Reserve gets only ids. It must not contain a comma, and must not parse as a number or boolean: a
+	// constraint with set_contains on the attribute "ids" would never match it.
 	ID string
 
-	// Problem is the reason why no task can use the device now, as a message for the operator; empty
-	// means healthy. The core moves unhealthy devices to their own group, "<name> (unhealthy)".
+	// Problem is a message for the operator that explains why no task can use the device now. It is empty if the device
+	// is healthy. The core moves unhealthy devices to their own group, "<name> (unhealthy)".
 	Problem string
 
-	// PCIBusID is the PCI address ("0000:00:14.0") that NUMA placement uses, empty if the device has
-	// none.
+	// PCIBusID is the device's PCI address, such as "0000:00:14.0", or empty. Nomad uses it for NUMA placement.
 	PCIBusID string
 }
 
-// ErrVanished is wrapped by the error of a Reserve if a device has vanished since the last List.
-// The core lists again, waits for the device as for one that List did not find, and calls Reserve
-// again. The failed Reserve must leave nothing reserved.
+// ErrVanished marks an error of Reserve that wraps it: a device has vanished since the last List. The core then calls
+// List again, waits during the grace period for the device to come back, and calls Reserve again. The failed Reserve
+// must leave nothing reserved.
 var ErrVanished = errors.New("the device has vanished since the last scan")
 
-// EventSource is an Instance that is notified of changes.
+// EventSource is an Instance that detects changes of devices between scans.
 type EventSource interface {
-	// Events calls kick whenever a device may have been added, removed or changed, until ctx ends. It
-	// must call kick for the first time when it has begun to listen, because it has missed earlier
-	// changes. After an error, Events is called again, with increasing delays.
+	// Events calls kick whenever a device may have been added, removed or changed, until ctx ends. It must also call
+	// kick when it begins to listen, because it has missed earlier changes. After an error, Events is called again,
+	// with increasing delays.
 	Events(ctx context.Context, kick func()) error
 }
 
 // StatsReporter is an Instance that measures its devices.
 type StatsReporter interface {
-	// Stats returns statistics of these devices, including unhealthy ones. Devices that are not in the
-	// result have no statistics. Summary, Stats and Timestamp may be empty.
+	// Stats returns statistics of the devices with these ids, which may be unhealthy. A device that is not in the
+	// result has no statistics. The core fills in Summary, Stats and Timestamp of a result if they are empty.
 	Stats(ctx context.Context, ids []string) (map[string]*device.DeviceStats, error)
 }
 
-// Tuned is an Instance that does not use DefaultOptions.
+// Tuned is an Instance with its own Options instead of DefaultOptions.
 type Tuned interface {
 	// Options is called once for each instance.
 	Options() Options
@@ -130,21 +127,20 @@ type Tuned interface {
 
 // Options control how the core treats an instance.
 type Options struct {
-	// Period is the time between calls of List without an event, at least 50 ms.
+	// Period is the time between two calls of List if no event arrives, at least 50 ms.
 	Period time.Duration
 
-	// Settle is how long further events are collected after an event, before List is called.
+	// Settle is how long the core collects further events after an event before it calls List.
 	Settle time.Duration
 
-	// Grace is how long a device that has vanished stays listed, as unhealthy. It is also how long
-	// Reserve waits, but never more than half a minute, for a device to come back or to be no longer
-	// in use (ErrInUse).
+	// Grace is how long a device that has vanished stays listed, as unhealthy. Reserve also waits this long, but at
+	// most half a minute, for a device that has vanished or is still in use (ErrInUse).
 	Grace time.Duration
 
-	// MountsInEnvironment omits mounts from the reservation that Nomad gets. They are then only in
-	// the environment, where drivers on this core find them and others do not. At a task's first
-	// start, Nomad replaces the mounts of its volumes with those of its devices
-	// (client/allocrunner/taskrunner, setMounts).
+	// MountsInEnvironment hides the mounts of a reservation from Nomad. They are then only in the environment variable
+	// of package reservation, which only drivers on this core read. The reason is that Nomad, at the first start of a
+	// task, replaces the mounts of the task's volumes with those of its devices (client/allocrunner/taskrunner,
+	// setMounts).
 	MountsInEnvironment bool
 }
 
@@ -153,7 +149,7 @@ func DefaultOptions() Options {
 	return Options{Period: 5 * time.Second, Settle: 300 * time.Millisecond, Grace: 10 * time.Second}
 }
 
-// minPeriod prevents a busy loop after a mistyped period.
+// minPeriod is the minimum of Options.Period. It prevents a busy loop if an operator mistypes the period.
 const minPeriod = 50 * time.Millisecond
 
 func (o Options) check() error {

@@ -16,51 +16,50 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/fingerprint"
 )
 
-// Releaser is an Instance whose devices must be released before another task gets them. Nomad never
-// reports that a task no longer uses a device: its contract has Reserve but no release. The core
-// therefore releases a device in two cases: when it is reserved again, because Nomad never assigns
-// a device that it considers in use, and when the instance reports that the lease has ended.
+// Releaser is an Instance whose devices must be released before another task gets them. Nomad never reports that a task
+// no longer uses a device: its contract has Reserve but no release. The core therefore releases a device in two cases:
+// when the device is reserved again, because Nomad never assigns a device that it considers in use, and when the
+// instance reports that the lease has ended (Lease.Ended).
 //
-// For one device, calls of Release and Reserve never overlap. Different devices are reserved and
-// released concurrently, so one that can't be released does not delay the others. Leases may be
-// called at any time.
+// For one device, calls of Release and Reserve never overlap. Different devices are reserved and released concurrently,
+// so a device that can't be released does not delay other devices. Leases may be called at any time.
 type Releaser interface {
 	// Leases returns the current leases of the devices with these ids, or of all devices if ids is
 	// empty. They come from a record that must outlive this process, such as a property of the device
 	// itself. Leases of other devices are ignored.
 	Leases(ctx context.Context, ids ...string) ([]Lease, error)
 
-	// Release ends a lease that Leases has just returned. While the device is in use, Release changes
-	// nothing and returns an error that wraps ErrInUse. A Reserve that needs the device then repeats
-	// Release during the grace period (Options), and otherwise the next sweep does. Release is also
-	// called to clean up after a Reserve that failed.
+	// Release ends a lease that Leases has just returned. While the device is in use, Release changes nothing and
+	// returns an error that wraps ErrInUse. The core then calls Release again: every second during the grace period if
+	// a Reserve waits for the device, and otherwise in the next sweep, after Options.Period. The core also calls
+	// Release to clean up after a Reserve that failed.
 	Release(ctx context.Context, l Lease) error
 }
 
-// Lease is one reservation of one device, as its instance has recorded it.
+// Lease is one reservation of one device, as the instance has recorded it.
 type Lease struct {
 	// ID is the id of the device.
 	ID string
 
-	// Holder identifies the reservation and is different for each one: the allocation and task if they
-	// are known, or a number or time of the reservation. It appears in errors and log lines.
+	// Holder identifies the reservation, and is different for each one. It names the allocation and task if they are
+	// known; otherwise it can be a number or the time of the reservation. It appears in errors and log lines.
 	Holder string
 
-	// Key is the instance's own name for the reservation, for Release. It may be empty.
+	// Key is an optional name by which the instance's Release finds the reservation.
 	Key string
 
-	// Ended is set if there is evidence that the holder has gone for good.
+	// Ended is set if there is evidence that the holder has ended and will never use the device again.
 	Ended bool
 }
 
-// ErrInUse is wrapped by the error of a Release or Reserve that would succeed once a previous
-// holder has stopped using the device.
+// ErrInUse marks an error of Release or Reserve that wraps it: a previous holder still uses the device, and a call
+// after that use will succeed.
 var ErrInUse = errors.New("the device is still in use")
 
-// slot is a device of a Releaser.
+// slot serializes the calls of Release and Reserve for one device.
 type slot struct {
 	*semaphore.Weighted      // held while the device is reserved or released; guards:
-	failing             once // errors of Release
+	failing             once // logs errors of releaseEnded
 }
 
 // slot returns the slot of a device, and creates it on first use.
@@ -149,8 +148,8 @@ func (p *Server) sweep(ctx context.Context, r Releaser, period time.Duration) {
 	}
 }
 
-// releaseEnded checks the lease again before it releases the device, which may have been reserved
-// since the sweep listed its lease.
+// releaseEnded releases a device whose lease has ended, and then the semaphore of held. It lists the lease again first,
+// because the device may have been reserved since the sweep listed it.
 func (p *Server) releaseEnded(ctx context.Context, r Releaser, l Lease, held *slot) {
 	defer held.Release(1)
 	limited, cancel := context.WithTimeout(ctx, grantTime)

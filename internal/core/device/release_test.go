@@ -26,20 +26,20 @@ type pool struct {
 	mu       sync.Mutex
 	sets     map[string]*dataset
 	epoch    int
-	fail     error // of Reserve, after it has recorded the holders
-	damaged  error // of Leases
+	fail     error // returned by Reserve after it has recorded the holders
+	damaged  error // returned by Leases
 	released []string
-	look     time.Duration // duration of the next Leases, after it has read the records
-	overlaps int           // calls for a device during another call for the same one
-	panics   bool          // in Release
+	look     time.Duration // how long the next Leases waits after it has read the records
+	overlaps int           // calls for a device that began during another call for the same device
+	panics   bool          // Release panics
 }
 
 type dataset struct {
 	holder string
 	ended  bool
-	busy   bool          // a process uses it
-	slow   time.Duration // duration of a release
-	calls  int           // in progress
+	busy   bool          // a process uses the data set
+	slow   time.Duration // how long a release takes
+	calls  int           // calls in progress
 }
 
 func (p *pool) List(context.Context) ([]Group, error) {
@@ -52,7 +52,7 @@ func (p *pool) List(context.Context) ([]Group, error) {
 	return []Group{g}, nil
 }
 
-// enter counts overlapping calls for a device. The caller has p.mu.
+// enter records the begin of a call for these devices, and counts calls that overlap. The caller holds p.mu.
 func (p *pool) enter(ids ...string) (leave func()) {
 	for _, id := range ids {
 		if p.sets[id].calls++; p.sets[id].calls > 1 {
@@ -142,8 +142,7 @@ func releasing(l *pool) *instance {
 	return &instance{Instance: l, releaser: l, Options: Options{Period: time.Minute, Grace: 10 * time.Second}}
 }
 
-// startPool starts a plugin with tank-a, tank-b and tank-c, and reserves the given ones, one by
-// one.
+// startPool starts a plugin with tank-a, tank-b and tank-c, and makes a separate reservation for each id in reserved.
 func startPool(t *testing.T, reserved ...string) (*pool, *Server, *log) {
 	t.Helper()
 	l := &pool{sets: map[string]*dataset{"tank-a": {}, "tank-b": {}, "tank-c": {}}}
@@ -172,7 +171,7 @@ func wantHeld(t *testing.T, l *pool, want ...string) {
 func TestReleaser_KeepsALeaseUntilReservedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, p, _ := startPool(t, "tank-a")
-		time.Sleep(time.Hour) // its task may have ended, which nothing reports
+		time.Sleep(time.Hour) // the task may have ended by now, but nothing reports that
 		wantHeld(t, l, "tank-a")
 		must.SliceEmpty(t, l.released)
 		r := reserveOne(t, p, "tank-a")
@@ -224,7 +223,7 @@ func TestReleaser_DeviceInUseDoesNotDelayOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, p, _ := startPool(t, "tank-a", "tank-b", "tank-c")
 		l.set(func(l *pool) {
-			l.sets["tank-a"].slow = time.Hour // the release ends only with its context
+			l.sets["tank-a"].slow = time.Hour // the release hangs until its context ends
 			l.sets["tank-a"].ended, l.sets["tank-b"].ended = true, true
 		})
 		time.Sleep(time.Minute)
@@ -302,7 +301,7 @@ func TestReleaser_WaitingReserveHoldsNothing(t *testing.T) {
 	})
 }
 
-// A sweep lists leases and then releases. In between, a device may be reserved again.
+// After a sweep has listed a lease, and before it releases the device, the device may be reserved again.
 func TestReleaser_SweepSparesNewHolder(t *testing.T) {
 	for name, slow := range map[string]func(*pool){
 		"reserved during the look":    func(l *pool) { l.look = 5 * time.Second },

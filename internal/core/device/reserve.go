@@ -17,14 +17,14 @@ import (
 )
 
 const (
-	// maxWait bounds the wait for a device that may come back: a task that waits for
-	// its device can't be stopped, since the call has no context.
+	// maxWait limits how long Reserve waits for a device. Nomad can't stop a task during that wait, because Reserve has
+	// no context.
 	maxWait = 30 * time.Second
 
-	// scanWait is the minimum time that a reservation waits for the first scan.
+	// scanWait is how long Reserve waits for the first scan, even if Options.Grace is shorter.
 	scanWait = 10 * time.Second
 
-	// grantTime limits an instance's Reserve.
+	// grantTime limits one attempt to reserve or release devices.
 	grantTime = time.Minute
 )
 
@@ -68,12 +68,13 @@ func (p *Server) Reserve(ids []string) (*device.ContainerReservation, error) {
 	return complete(r, inst.MountsInEnvironment)
 }
 
-// await calls the instance when all of these devices are healthy. The error is of type passing if they do not become
-// healthy before ctx ends, if a device has vanished since the scan, or if a device is still in use.
+// await reserves the devices once all of them are healthy, and retries until ctx ends while the reason for a failure is
+// temporary. The error is then of type passing: a device has vanished or is still in use, or no scan has succeeded. Any
+// other error is returned immediately.
 func (p *Server) await(ctx context.Context, inst *instance, ids []string) (*device.ContainerReservation, error) {
 	again := time.NewTicker(time.Second)
 	defer again.Stop()
-	var stale *snapshot // a snapshot with a device that has vanished, according to the instance
+	var stale *snapshot // the snapshot for which the instance has returned ErrVanished
 	var vanished error
 	for kicked := false; ; {
 		s := p.current.Load()
@@ -111,7 +112,7 @@ func (p *Server) await(ctx context.Context, inst *instance, ids []string) (*devi
 	}
 }
 
-// grant calls the instance, and turns a panic into an error.
+// grant calls reserve with a time limit, and turns a panic into an error.
 func (p *Server) grant(inst *instance, ids []string) (r *device.ContainerReservation, err error) {
 	ctx, cancel := context.WithTimeout(p.ctx, grantTime)
 	defer cancel()
@@ -127,7 +128,8 @@ func (p *Server) grant(inst *instance, ids []string) (r *device.ContainerReserva
 	return r, err
 }
 
-// complete returns the reservation for Nomad. It refuses a nil reservation, because the agent would panic.
+// complete adds the environment variable for drivers to a reservation, and removes the mounts if hideMounts is set. It
+// refuses a reservation that is nil or contains nil, because the agent would panic.
 func complete(r *device.ContainerReservation, hideMounts bool) (*device.ContainerReservation, error) {
 	if r == nil || slices.Contains(r.Devices, nil) || slices.Contains(r.Mounts, nil) {
 		return nil, errors.New("the plugin returned an empty reservation: this is a bug in the plugin")

@@ -82,8 +82,8 @@ func TestReserve_ErrorListsAtMostTenKnownDevices(t *testing.T) {
 	wantError(t, s.refusal([]string{"z:1"}), `(known devices: none)`)
 }
 
-// Waiting for one device is useless if another can't be reserved at all, and a task that waits
-// can't be stopped.
+// If one of the devices can't be reserved at all, Reserve must not wait for another: the task can't be stopped during
+// the wait.
 func TestReserve_DoesNotWaitAfterFinalError(t *testing.T) {
 	s := newSnapshot()
 	s.scanned = true
@@ -111,7 +111,7 @@ func TestReserve_DoesNotWaitAfterFinalError(t *testing.T) {
 	}
 }
 
-// stuck returns only when its context ends.
+// stuck is an instance whose Reserve returns only when its context ends.
 type stuck struct{ world }
 
 func (*stuck) Reserve(ctx context.Context, _ []string) (*device.ContainerReservation, error) {
@@ -138,7 +138,7 @@ func TestReserve_WaitsForReplug(t *testing.T) {
 		w := &world{}
 		w.plug(sticks("ea60", "a:1"))
 		s := supplied(w)
-		s.Period = time.Hour // Reserve kicks by itself
+		s.Period = time.Hour // so only Reserve causes scans
 		p, _ := start(t, s)
 		ch := stream(t, p)
 		next(t, ch)
@@ -177,7 +177,7 @@ func TestReserve_WaitsForDeviceThatVanishedAfterScan(t *testing.T) {
 				w := &world{}
 				w.plug(sticks("ea60", "a:1"))
 				s := supplied(w)
-				s.Period = time.Hour // Reserve kicks by itself
+				s.Period = time.Hour // so only Reserve causes scans
 				p, _ := start(t, s)
 				next(t, stream(t, p))
 				w.plug()
@@ -205,7 +205,7 @@ func TestReserve_WaitsForDeviceThatVanishedAfterScan(t *testing.T) {
 // If a device vanishes again after every scan, the error comes from the instance's Reserve.
 func TestReserve_EndsIfTheDeviceKeepsVanishing(t *testing.T) {
 	for _, settle := range []time.Duration{0, 300 * time.Millisecond} {
-		synctest.Test(t, func(t *testing.T) { // never ends if scan and reservation keep triggering each other
+		synctest.Test(t, func(t *testing.T) { // hangs if each scan causes a reservation, and each reservation a scan
 			w := &world{refuse: fmt.Errorf("device %q is not ready: %w", "a:1", ErrVanished)}
 			w.plug(sticks("ea60", "a:1"))
 			s := supplied(w)
@@ -301,7 +301,7 @@ func TestReserve_ScansWithoutStream(t *testing.T) {
 		if w.scanned() != 1 {
 			t.Errorf("it scanned %d times", w.scanned())
 		}
-		w.plug(sticks("ea60", "a:1")) // the plugin keeps scanning
+		w.plug(sticks("ea60", "a:1")) // b:1 vanishes: the plugin must keep scanning
 		time.Sleep(2 * time.Minute)
 		_, err := p.Reserve([]string{"b:1"})
 		wantError(t, err, `device "b:1" does not exist or was removed (known devices: a:1) (Nomad does not ask for the `+
@@ -321,7 +321,7 @@ func TestReserve_ScansWithoutStream(t *testing.T) {
 	})
 }
 
-// After a plugin was killed, Nomad starts it again and repeats all calls.
+// After a plugin was killed, Nomad starts it again and repeats all calls. A reservation may come before the stream.
 func TestReserve_DoesNotAskForARestartIfAStreamFollows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
@@ -345,7 +345,7 @@ func TestReserve_ErrorAsksForNoRestartOnceAStreamIsOpen(t *testing.T) {
 			_, err := p.Reserve([]string{"z:1"})
 			failed <- err
 		}()
-		synctest.Wait() // for the first scan
+		synctest.Wait() // until the first scan has begun
 		stream(t, p)
 		close(w.hang)
 		err := <-failed
@@ -418,7 +418,7 @@ func TestReserve_EndsWhenThePluginShutsDown(t *testing.T) {
 	})
 }
 
-// An agent panics on a reservation that is nil (taskrunner/device_hook.go).
+// An agent panics if a reservation is nil or contains nil (taskrunner/device_hook.go).
 func TestReserve_InvalidReservationFailsOnlyItsTask(t *testing.T) {
 	for name, c := range map[string]struct {
 		reserve func() (*device.ContainerReservation, error)

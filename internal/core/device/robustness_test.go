@@ -17,8 +17,8 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// These tests cover mistakes in the USB example of Nomad's documentation of device plugins. The tests
-// in plugins/usb cover mistakes about USB itself.
+// These tests cover mistakes that the USB example in Nomad's documentation of device plugins makes. The tests in
+// plugins/usb cover mistakes that only a plugin for USB can make.
 
 func TestFingerprint_MissingReaderBlocksNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -99,7 +99,7 @@ func TestStats_SkipsEmptyResults(t *testing.T) {
 	})
 }
 
-// The test is for the race detector.
+// This test calls Reserve during scans, for the race detector.
 func TestReserve_IsSafeDuringScans(t *testing.T) {
 	w := &world{}
 	w.plug(sticks("ea60", "a:1"))

@@ -37,15 +37,15 @@ type Server struct {
 	current  atomic.Pointer[snapshot] // the published devices
 
 	scanning *semaphore.Weighted // held during a scan; guards:
-	ledger   ledger              // the devices
-	expiry   *time.Timer         // kicks when a grace period ends
+	ledger   ledger              // the devices that earlier scans have found
+	expiry   *time.Timer         // requests a scan when a grace period ends
 
 	mu         sync.Mutex
-	configured []byte             // the configuration of instance
+	configured []byte             // the configuration from which instance was created
 	supersede  context.CancelFunc // ends the scans of the previous stream
-	scans      context.Context    // of the running scans, nil before the first
-	abandoned  bool               // Nomad has opened no stream, so reservations start scans
-	slots      map[string]*slot   // by id, of a Releaser
+	scans      context.Context    // context of the running scans, nil before the first scan
+	abandoned  bool               // reservations have started scans, because Nomad has opened no stream
+	slots      map[string]*slot   // by device id; empty without a Releaser
 }
 
 var _ device.DevicePlugin = (*Server)(nil)
@@ -59,8 +59,8 @@ type instance struct {
 	releaser Releaser
 }
 
-// New returns the device plugin that Nomad calls. It does nothing until it is configured and
-// called. Waiting reservations end with ctx.
+// New returns the device plugin that Nomad calls. It does nothing until it is configured and called. When ctx ends,
+// calls of Reserve that are waiting return an error.
 func New[C any](ctx context.Context, logger hclog.Logger, p Plugin[C]) *Server {
 	config := schema.Of[C]()
 	logger = logger.Named(p.Name)
@@ -106,9 +106,9 @@ func (p *Server) PluginInfo() (*base.PluginInfoResponse, error) {
 // ConfigSchema is part of base.BasePlugin.
 func (p *Server) ConfigSchema() (*hclspec.Spec, error) { return p.config.Spec(), nil }
 
-// SetConfig is part of base.BasePlugin. Nomad also calls it in short-lived processes, and there
-// twice. Repeating a configuration changes nothing. A different configuration applies to reservations
-// immediately, but only to streams that are opened later.
+// SetConfig is part of base.BasePlugin. Nomad also calls it in short-lived processes, twice in each. A call with the
+// same configuration changes nothing. A different configuration applies to all later reservations and to streams that
+// are opened later; streams that are open keep the old one.
 func (p *Server) SetConfig(c *base.Config) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -124,7 +124,8 @@ func (p *Server) SetConfig(c *base.Config) error {
 	return nil
 }
 
-// configuredInstance returns the instance of SetConfig, which Nomad always calls before it opens a stream.
+// configuredInstance returns the instance that SetConfig has created. Nomad always calls SetConfig before it opens a
+// stream.
 func (p *Server) configuredInstance() (*instance, error) {
 	if i := p.instance.Load(); i != nil {
 		return i, nil

@@ -16,7 +16,7 @@ import (
 // snapshot is the published state of all devices. It never changes: a newer one replaces it.
 type snapshot struct {
 	scanned bool  // whether any scan has succeeded
-	failure error // of the last scan, until one succeeds
+	failure error // error of the last scan, if no scan has succeeded
 
 	groups  []*device.DeviceGroup // as Nomad gets them
 	devices map[string]listed     // by id
@@ -28,7 +28,7 @@ type snapshot struct {
 type listed struct {
 	group   tuple
 	problem string // empty means healthy
-	gone    bool   // may come back within the grace period
+	gone    bool   // vanished, but its grace period has not ended
 }
 
 // tuple is the name of a group.
@@ -45,11 +45,11 @@ func newSnapshot() *snapshot { return &snapshot{newer: make(chan struct{})} }
 // publish replaces the snapshot. Only the goroutine that scans calls it.
 func (p *Server) publish(s *snapshot) { close(p.current.Swap(s).newer) }
 
-// passing is a temporary reason not to reserve.
+// passing is an error that a later attempt to reserve may not have.
 type passing struct{ error }
 
-// refusal returns the reason why these devices can't be reserved, nil if they can. The error is
-// of type passing only if all reasons are temporary.
+// refusal returns the reason why the devices with these ids can't be reserved, or nil if they can. The error is of type
+// passing only if all reasons are temporary.
 func (s *snapshot) refusal(ids []string) error {
 	if !s.scanned && s.failure != nil {
 		return passing{fmt.Errorf("devices have not been listed yet: %w", s.failure)}
@@ -73,7 +73,7 @@ func (s *snapshot) refusal(ids []string) error {
 	return wait
 }
 
-// known lists the devices for an error.
+// known lists the known devices for an error message.
 func (s *snapshot) known() string {
 	const some = 10
 	ids := slices.Sorted(maps.Keys(s.devices))

@@ -68,8 +68,8 @@ func (p *Server) measureEach(ctx context.Context, m StatsReporter, interval time
 	}
 }
 
-// measure uses exactly the published names, by which Nomad finds the statistics of a task's
-// devices.
+// measure returns statistics of the published devices, under their published names: Nomad finds the statistics of a
+// task's devices by these names.
 func (p *Server) measure(ctx context.Context, m StatsReporter) (groups []*device.DeviceGroupStats, err error) {
 	now := p.current.Load()
 	var ids []string
@@ -104,9 +104,9 @@ func (p *Server) measure(ctx context.Context, m StatsReporter) (groups []*device
 	return groups, nil
 }
 
-// completeStats adds an object if it is missing, because Nomad's commands panic without one
-// (command/helper_devices.go), and the health if the summary is missing. It removes values that
-// gRPC or JSON can't encode.
+// completeStats fills in missing fields: an empty object, because Nomad's commands panic without one
+// (command/helper_devices.go), the health as the summary, and the time. It removes values that gRPC or JSON can't
+// encode.
 func completeStats(s *device.DeviceStats, d *device.Device) *device.DeviceStats {
 	c := &device.DeviceStats{Summary: cleanValue(s.Summary), Stats: cleanObject(s.Stats), Timestamp: s.Timestamp}
 	if c.Summary == nil {

@@ -104,8 +104,8 @@ func TestStats_SendsImmediatelyAndEachInterval(t *testing.T) {
 	})
 }
 
-// Nomad's commands panic without an object (command/helper_devices.go), and its API returns an
-// error for a number that JSON can't represent.
+// Nomad's commands panic if a device's statistics have no Stats object (command/helper_devices.go). Nomad's API returns
+// an error for a number that JSON can't represent.
 func TestStats_AreCompleteAndEncodable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
@@ -183,7 +183,7 @@ func TestStats_SendNothingWithoutDevicesOrReporter(t *testing.T) {
 	})
 }
 
-// An interval of zero means that the agent was not configured with one.
+// An interval of zero means that the agent's configuration sets no interval.
 func TestStats_DefaultIntervalIsOneSecond(t *testing.T) {
 	for _, interval := range []time.Duration{0, -1} {
 		synctest.Test(t, func(t *testing.T) {
