@@ -264,7 +264,7 @@ func TestRecoverTask_KeepsTheExitOfADestroyedTask(t *testing.T) {
 			h.engine = slow
 			over := make(chan error, 1)
 			recovered := make(chan error, 1)
-			destroy := func() { over <- a.driver.DestroyTask(cfg.ID, true) } // as if the agent were killed before this returns
+			destroy := func() { over <- a.driver.DestroyTask(cfg.ID, true) } // the agent is killed before it gets this result
 			recover := func() { recovered <- a.driver.RecoverTask(th) }
 			switch under {
 			case "before DestroyTask":

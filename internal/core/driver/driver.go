@@ -39,9 +39,9 @@ type Driver struct {
 
 	mu          sync.Mutex
 	handles     map[string]*handle
-	calls       map[string]context.Context // of running StartTask calls, by task id
+	calls       map[string]context.Context // contexts of the StartTask calls in progress, by task id
 	listeners   int                        // open TaskEvents streams
-	pending     []*drivers.TaskEvent       // emitted while nothing listened
+	pending     []*drivers.TaskEvent       // events emitted while no stream was open
 	deliveredBy time.Time                  // when Nomad should have taken the last event of any task
 }
 
@@ -75,7 +75,7 @@ func newDriver(ctx context.Context, logger hclog.Logger, p *erased) *Driver {
 	d := &Driver{
 		plugin: p, name: p.name, logger: logger, ctx: ctx, local: newLocal(ctx, logger, p.name),
 		eventer: eventer.NewEventer(ctx, logger), sampling: newSampling(),
-		// a burst of starts leaves far more garbage than live memory
+		// a burst of starts leaves far more garbage than memory in use, so StartTask resets this timer
 		freeMemory: time.AfterFunc(time.Hour, debug.FreeOSMemory),
 		calls:      map[string]context.Context{},
 		handles:    map[string]*handle{},
@@ -196,7 +196,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 		return nil, nil, fmt.Errorf("task %q has been started already", cfg.ID)
 	}
 	h := newHandle(cfg)
-	// sent immediately, and not kept until WaitTask, which the agent calls only after the start
+	// these events are sent immediately: WaitTask, until which others are kept, comes only after the start
 	starting := &startup{event: func(message string) { h.delivered(d.emit(taskEvent(cfg, message))) }}
 	defer starting.runFinally()
 	s, err := i.start(cfg, starting)
@@ -228,9 +228,8 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	return th, run.Network, nil
 }
 
-// StartCall registers the context of a StartTask call, because that method has no context
-// parameter. The context ends when the agent is gone, which also ends the start: no agent would manage
-// the task. The caller runs done after StartTask.
+// StartCall registers the context of a StartTask call, because StartTask has no context parameter. When the agent is
+// gone, the context ends, and so does the start: no agent would manage the task. The caller runs done after StartTask.
 func (d *Driver) StartCall(ctx context.Context, id string) (done func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -276,12 +275,13 @@ func (d *Driver) WaitTask(ctx context.Context, id string) (<-chan *drivers.ExitR
 	return result, nil
 }
 
-// exitOf returns a task's exit once its events are delivered and any stop in progress is complete, or ctx ends.
+// exitOf returns a task's exit. Before that, it waits until a stop in progress is complete, the driver has explained
+// the exit, and the task's events are delivered. The end of ctx ends these waits.
 func (d *Driver) exitOf(ctx context.Context, h *handle) *drivers.ExitResult {
 	explained := d.exited(h)
 	over := h.stopOver()
 	if over != nil {
-		select { // Nomad waits for StopTask too, which also waits for processes other than the main one
+		select { // messages of the stop belong to the exit, and Nomad waits for StopTask anyway
 		case <-over:
 		case <-ctx.Done():
 		}
@@ -351,7 +351,7 @@ func (d *Driver) SignalTask(id string, signal string) error {
 	return h.task.Signal(d.ctx, signal)
 }
 
-// optional returns the instance as I, one of its optional interfaces.
+// optional returns the instance as the optional interface I, if the instance implements I.
 func optional[I any](d *Driver) (i I, ok bool) {
 	i, ok = d.instance.Load().any.(I)
 	return i, ok

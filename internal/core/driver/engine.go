@@ -14,12 +14,11 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// Engine is a backend that starts, recovers and destroys tasks. The default engine (local) runs
-// them as processes of this host, under the supervisor. A driver whose tasks run elsewhere is an
-// EngineProvider. The lifecycle above an engine is always the same (Driver): it decodes
-// configurations, keeps handles, waits, streams and reports events. All methods may be called
-// concurrently. An engine may also be a Prober and Capable. If it has a method Close() error,
-// Driver.Close calls that method; tasks keep running.
+// Engine is a backend that starts, recovers and destroys tasks. The default engine (local) runs them as processes of
+// this host, under the supervisor. A driver whose tasks run elsewhere is an EngineProvider. Driver does the rest for
+// every engine: it decodes configurations, stores handles, waits for exits, streams output and statistics, and reports
+// events. All methods may be called concurrently. An engine may also be a Prober and Capable. If it has a method
+// Close() error, Driver.Close calls that method; tasks keep running.
 type Engine interface {
 	// Start runs a task and returns once its program runs. After an error, nothing remains of
 	// the task. ctx ends when the agent no longer waits for the start; from then on, nothing may be
@@ -27,9 +26,9 @@ type Engine interface {
 	// ended when Start returns.
 	Start(ctx context.Context, s *Start) (Task, error)
 
-	// Recover returns a task that an earlier plugin process started. c is the configuration that
-	// StartTask got, as stored by Nomad, and saved is the result of Saver. A task that has ended in
-	// the meantime is recovered too. After an error, Nomad destroys the task and starts it again.
+	// Recover returns a task that an earlier plugin process started. c is the configuration that StartTask got, as
+	// stored by Nomad, and saved is the result of Saver.Saved. A task that has ended in the meantime is recovered too.
+	// After an error, Nomad destroys the task and starts it again.
 	Recover(ctx context.Context, c *drivers.TaskConfig, saved []byte, event Event) (Task, error)
 
 	// Destroy kills the remaining processes of a task and removes everything that belongs to it. It also
@@ -50,7 +49,7 @@ type Node struct {
 	Missing    []string                       // limitations, shown in the health description
 	Removed    []string                       // ids of tasks that were removed because no agent will ask for them
 
-	// Again is the time until the next probe, if a change is expected in less than 30 s.
+	// Again is the time until the next probe if a change is expected in less than 30 s, and otherwise zero.
 	Again time.Duration
 }
 
@@ -70,8 +69,8 @@ type Start struct {
 	Config      any                 // its decoded configuration, a pointer to the T of Plugin
 	DefaultUser string              // the driver's default, for a task without a user
 
-	// Command asks the driver for the command. base has every field that does not depend on the driver
-	// (Request.Run), stateDir is Request.StateDir.
+	// Command asks the driver for the task's command. The engine passes base, which has all fields that do not depend
+	// on the driver (see Request.Run), and the directory that Request.StateDir returns.
 	Command func(ctx context.Context, base task.Command, stateDir string) (*task.Command, error)
 
 	// Event may be called for as long as the task exists.
@@ -81,20 +80,20 @@ type Start struct {
 	Progress Event
 }
 
-// Task is one run of a task in an engine. It is used until Engine.Destroy; Ended, Exit and AfterEnd
-// are used after that too, and can be implemented by embedding Ending. A Task may also be a
-// Saver, Claimer and Describer, and either a Sampler and Executor, or a Forwarder.
+// Task is one run of a task in an engine. After Engine.Destroy, only Ended, Exit and AfterEnd are called; embed Ending
+// to implement these three. A Task may also be a Stopper, Saver, Claimer and Describer, and either a Sampler and
+// Executor, or a Forwarder.
 type Task interface {
-	// Ended returns a channel that is closed when the task has ended. Exit is nil if the exit is unknown.
+	// Ended returns a channel that is closed when the task has ended. Exit then returns the task's exit, or nil if the
+	// exit is unknown.
 	Ended() <-chan struct{}
 	Exit() *task.Exit
 
-	// AfterEnd calls f in its own goroutine when the task has ended, unless stop was called before.
-	// So waiting for the end of a task needs no goroutine.
+	// AfterEnd calls f in its own goroutine when the task has ended, unless stop was called before. A caller can thus
+	// wait for many tasks without a goroutine for each.
 	AfterEnd(f func()) (stop func() bool)
 
-	// Signal sends a signal to the main process. signal is a name of signal(7). After SIGKILL the task
-	// ends.
+	// Signal sends a signal, by its name in signal(7), to the main process. SIGKILL must end the task.
 	Signal(ctx context.Context, signal string) error
 
 	// Stop sends the signal (if empty, the engine's default), kills the remaining processes at the
@@ -102,7 +101,7 @@ type Task interface {
 	Stop(ctx context.Context, timeout time.Duration, signal string) error
 }
 
-// Ending implements Ended, Exit and AfterEnd of Task by embedding. The zero value is a running task.
+// Ending implements Ended, Exit and AfterEnd for a Task that embeds it. The zero value is a running task.
 type Ending struct {
 	mu   sync.Mutex
 	life context.Context // ends with the task; life and end are set on first use
@@ -154,13 +153,13 @@ type Saver interface {
 
 // Claimer is a Task that Start can find again without its handle.
 type Claimer interface {
-	// Claim is called before an agent learns anything about the task that the agent may act on. Before
-	// Claim, a Start for the same allocation, task and configuration may return this run, because an
-	// agent that was killed during StartTask does not know of this run.
+	// Claim records that an agent knows of this run. It is called before the agent gets any result on which it may act.
+	// Before Claim, a Start for the same allocation, task and configuration may return this run: it was started for an
+	// agent that was killed during StartTask and does not know of it.
 	Claim() error
 }
 
-// Describer is a Task that sets more fields of its Run than the lifecycle does.
+// Describer is a Task that sets fields of its Run that Driver does not set.
 type Describer interface {
 	Describe(r *Run)
 }

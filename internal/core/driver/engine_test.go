@@ -22,11 +22,11 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// ExampleEngine returns the engine of the example, which is in package driver_test. Its tasks call
-// Programs.
+// ExampleEngine returns the engine of the example in package driver_test, which sets this variable. The engine's tasks
+// call Programs.
 var ExampleEngine func() Engine
 
-// withEngine is a driver with its own engine.
+// withEngine is a testInstance with its own engine.
 type withEngine struct {
 	testInstance
 	engine Engine
@@ -50,7 +50,7 @@ var scripts = map[string]string{
 	"trap":  `trap "exit $2" $1; echo r; while :; do sleep 0.02; done`,
 }
 
-// program returns a task that runs a test program, for the engine of this agent.
+// program returns a task that runs a test program: as a shell script for the local engine, or as a function.
 func (a *agent) program(name string, args ...string) *drivers.TaskConfig {
 	a.t.Helper()
 	path, list := name, args

@@ -71,7 +71,7 @@ func (d *Driver) eventsOf(h *handle) Event {
 	return func(format string, args ...any) { d.event(h, format, args...) }
 }
 
-// taskEvent returns an event with printable text: parts of the message may come from the task.
+// taskEvent returns an event for a task. It makes the message printable, because parts of it may come from the task.
 func taskEvent(cfg *drivers.TaskConfig, message string) *drivers.TaskEvent {
 	return &drivers.TaskEvent{
 		TaskID: cfg.ID, TaskName: cfg.Name, AllocID: cfg.AllocID, Timestamp: time.Now(), Message: plain.Text(message),
@@ -89,8 +89,8 @@ func (d *Driver) flush(h *handle) {
 	}
 }
 
-// How long an exit waits for earlier events of its task and, after a start of the plugin, until Nomad
-// listens. Nomad handles the events of all tasks one by one, and writes each to its disk.
+// How long the delivery of an exit waits until Nomad has taken earlier events of the task and, after a start of the
+// plugin, until Nomad listens to events. Nomad handles the events of all tasks one by one, and writes each to its disk.
 const (
 	deliveryTime = 100 * time.Millisecond // for a single event
 	queuedTime   = 25 * time.Millisecond  // added for each event that was emitted shortly before
@@ -98,8 +98,8 @@ const (
 	listenTime   = time.Second
 )
 
-// waitDelivered gives Nomad time to take a task's events. They are sent separately from the exit,
-// and Nomad drops those that arrive after the end of the allocation.
+// waitDelivered gives Nomad time to take a task's events before it gets the exit. Events are sent separately from the
+// exit, and Nomad drops events that arrive after the end of the allocation.
 func (d *Driver) waitDelivered(ctx context.Context, h *handle) {
 	h.mu.Lock()
 	by, stopped := h.deliveredBy, h.stopped

@@ -59,7 +59,7 @@ func (d *Driver) ExecTaskStreamingRaw(
 	defer stdin.Close()
 	sizes := make(chan drivers.TerminalSize, 1)
 	begun, inputEnded := time.Now(), make(chan struct{})
-	go receive(stream, input, sizes, inputEnded) // ends with the stream, which the caller closes when we return
+	go receive(stream, input, sizes, inputEnded) // ends when the caller closes the stream, after we have returned
 
 	out := &sender{stream: stream}
 	var e *task.Exit
@@ -92,12 +92,12 @@ func (d *Driver) ExecTaskStreamingRaw(
 	return out.send(drivers.NewExecStreamingResponseExit(exitResult(e).ExitCode))
 }
 
-// inputTime limits how long a command's exit waits for the end of its input, counted from the command's start. If
-// there is no input, Nomad's client sends that end immediately. If the stream is closed before that end arrives, the
-// client fails with "unexpected EOF" although it got the exit (plugins/drivers/client.go, ExecTaskStreamingRaw).
+// inputTime limits how long after a command's start its exit is delayed to wait for the end of its input. If there is
+// no input, Nomad's client sends the end of the input immediately. If the stream is closed before that message arrives,
+// the client fails with "unexpected EOF" although it got the exit (plugins/drivers/client.go, ExecTaskStreamingRaw).
 const inputTime = 250 * time.Millisecond
 
-// forwarder returns the task if it is a Forwarder, else nil.
+// forwarder returns the task if it is a Forwarder, or nil.
 func (d *Driver) forwarder(id string) Forwarder {
 	h, err := d.handle(id)
 	if err != nil {
@@ -107,7 +107,7 @@ func (d *Driver) forwarder(id string) Forwarder {
 	return f
 }
 
-// executor returns the task if the command can be run in it.
+// executor returns the task, or an error if the command can't be run in it.
 func (d *Driver) executor(id string, cmd []string) (Executor, error) {
 	h, err := d.handle(id)
 	if err != nil {
@@ -166,8 +166,8 @@ func (s *sender) send(m *drivers.ExecTaskStreamingResponseMsg) error {
 	return s.stream.Send(m)
 }
 
-// heartbeatTime is the interval at which a command's client gets an empty message, which the client ignores
-// (api/allocations_exec.go). Nomad detects a disconnected client only by sending to it.
+// heartbeatTime is the interval of the empty messages to a command's client, which ignores them
+// (api/allocations_exec.go). Nomad detects that a client is gone only when it sends a message to the client.
 const heartbeatTime = 2 * time.Second
 
 // heartbeat sends empty messages until the command has ended. It returns an error if the client is gone.

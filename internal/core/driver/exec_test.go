@@ -51,7 +51,8 @@ func TestExecStreaming_SendsAllOutputToASlowClient(t *testing.T) {
 	}
 }
 
-// goneUser is a client that disconnects. Only an error of Send reports that, as Nomad does not pass on the end of Recv.
+// goneUser is a client that disconnects. The driver can notice this only by an error of Send, because Nomad does not
+// pass on the end of Recv.
 type goneUser struct{ hungUp chan struct{} }
 
 func (u goneUser) Send(*drivers.ExecTaskStreamingResponseMsg) error {
@@ -90,7 +91,7 @@ func TestExecStreaming_EndsASilentCommandWhenItsClientIsGone(t *testing.T) {
 // a client fails if the command's stream ends before the client has sent the end of its input.
 type quickUser struct {
 	mu         sync.Mutex
-	said, over bool // end of its input sent; exit received
+	said, over bool // said: end of input sent; over: exit received
 	early      bool
 }
 

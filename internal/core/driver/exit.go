@@ -12,8 +12,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// exited reports, once, details of a task's exit that its exit code does not show. The returned
-// channel is closed when the driver has also explained the exit (ExitReporter).
+// exited reports details of a task's exit that the exit code does not show. Only the first call for a task has an
+// effect. The returned channel is closed when the driver has also explained the exit (ExitReporter).
 func (d *Driver) exited(h *handle) (explained <-chan struct{}) {
 	h.exitSeen.Do(func() {
 		e := h.task.Exit()

@@ -32,9 +32,9 @@ func (d *Driver) Fingerprint(ctx context.Context) (<-chan *drivers.Fingerprint, 
 	}.Run(ctx), nil
 }
 
-// Undetected is an error of Fingerprinter and Prober: this node lacks the software that the driver
-// needs to run programs. Nomad shows the driver as undetected instead of unhealthy, like its own
-// java driver without a JVM (drivers.HealthStateUndetected).
+// Undetected is the error that a Fingerprinter or Prober returns if this node lacks the software that the driver needs
+// to run programs. Nomad then shows the driver as undetected instead of unhealthy, like its own java driver without a
+// JVM (drivers.HealthStateUndetected).
 type Undetected string
 
 func (u Undetected) Error() string { return string(u) }

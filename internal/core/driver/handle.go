@@ -22,7 +22,7 @@ type handle struct {
 	config    *drivers.TaskConfig // only the fields that the lifecycle needs
 	startedAt time.Time
 	recovered bool // started by an earlier plugin process
-	task      Task // this and engine are set before any other goroutine gets the handle
+	task      Task // task and engine are set before any other goroutine gets the handle
 	engine    Engine
 
 	busy sync.Mutex // held while the task is recovered, or destroyed
@@ -39,12 +39,11 @@ type handle struct {
 	exitSent    bool                 // WaitTask has returned the exit
 }
 
-// savedHandle is the state that Nomad stores between StartTask and RecoverTask
-// (TaskHandle.DriverState). After an upgrade, the plugin reads the handles of earlier versions, so
-// fields are only ever added.
+// savedHandle is the state that Nomad stores between StartTask and RecoverTask (TaskHandle.DriverState). After an
+// upgrade, the plugin reads the handles of earlier versions: add fields, but never change or remove one.
 type savedHandle struct {
 	StartedAt time.Time `codec:"started_at"`
-	Task      []byte    `codec:"task"` // saved by the engine
+	Task      []byte    `codec:"task"` // the result of Saver.Saved
 }
 
 func newHandle(cfg *drivers.TaskConfig) *handle {
@@ -162,8 +161,8 @@ func (h *handle) status() *drivers.TaskStatus {
 	return s
 }
 
-// exitResult converts an exit to Nomad's type. After a signal, the exit code is 128 plus the signal's
-// number, as in a shell. A lost exit is an error.
+// exitResult converts an exit to Nomad's type. After a signal, the exit code is 128 plus the signal's number, as in a
+// shell. An unknown or lost exit becomes an error.
 func exitResult(e *task.Exit) *drivers.ExitResult {
 	switch {
 	case e == nil:

@@ -49,8 +49,8 @@ func (d *Driver) forget(id string) {
 	delete(d.handles, id)
 }
 
-// settled returns a registered task. It waits for a DestroyTask in progress: the agent that called
-// DestroyTask may be gone while another agent recovers the task.
+// settled returns a registered task. If DestroyTask or RecoverTask is in progress, it first waits for that call: the
+// agent that called DestroyTask may be gone, and another agent may already recover the task.
 func (d *Driver) settled(id string) *handle {
 	d.mu.Lock()
 	h := d.handles[id]

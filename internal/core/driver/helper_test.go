@@ -37,7 +37,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport/harness"
 )
 
-// TestMain also runs as the supervisor, the launcher and a plugin's binary.
+// TestMain runs the tests, unless the test binary was started as the supervisor, the launcher or a plugin's binary.
 func TestMain(m *testing.M) {
 	testsupport.BeginRoles()
 	supervisor.Main()
@@ -52,7 +52,8 @@ func runTests(m *testing.M) int {
 	if os.Getenv(nonRootVar) != "" { // started by a test of this binary
 		return m.Run()
 	}
-	// Nomad's harness leaves directories in TMPDIR, so the tests have their own. The path is short because of sockets.
+	// Nomad's harness leaves directories in TMPDIR, so the tests have their own. Its path is short, because paths of
+	// sockets are limited.
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("o%d", os.Getpid()))
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -359,8 +360,8 @@ func (a *agent) task(config string, change ...func(*drivers.TaskConfig)) *driver
 	return cfg
 }
 
-// background returns a line of a script that starts a sleeper, which must end with the task. If
-// tasks have a cgroup, the sleeper has its own session.
+// background returns a line of a script that starts a sleep in the background. The sleep must end with the task. If
+// tasks have a cgroup, the sleep has its own session.
 func (a *agent) background(mark string) string {
 	if a.share == "" {
 		return "sleep " + mark + " & "

@@ -472,7 +472,7 @@ func TestStartCall_CancelsOnlyTheStartOfItsTask(t *testing.T) {
 	_, _, err := a.driver.StartTask(other)
 	test.ErrorIs(t, err, context.Canceled)
 	done()
-	a.result(other) // the agent may request the same task again
+	a.result(other) // the same task can be started again
 }
 
 func TestStartTask_KeepsRecoverableErrors(t *testing.T) {

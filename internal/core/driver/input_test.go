@@ -157,7 +157,7 @@ func TestUser_DeterminesGroupsAndEnvironment(t *testing.T) {
 	} {
 		out, r := a.result(a.shell(script, c.options, func(cfg *drivers.TaskConfig) {
 			cfg.User = user
-			for _, name := range []string{"HOME", "USER", "LOGNAME"} { // the agent's own, as Nomad passes them without isolation
+			for _, name := range []string{"HOME", "USER", "LOGNAME"} { // Nomad passes the agent's values
 				if v, set := os.LookupEnv(name); set {
 					cfg.Env[name] = v
 				}
@@ -172,7 +172,7 @@ func TestUser_DeterminesGroupsAndEnvironment(t *testing.T) {
 	}))
 	test.Eq(t, "/what/the/job/says\n", out, test.Sprint("HOME of the job"))
 	out, _ = a.result(a.shell("echo $HOME $USER $LOGNAME", "", func(cfg *drivers.TaskConfig) {
-		for _, name := range []string{"HOME", "USER", "LOGNAME"} { // an agent whose service manager sets none of them
+		for _, name := range []string{"HOME", "USER", "LOGNAME"} { // as if the agent's service manager had set none of them
 			delete(cfg.Env, name)
 		}
 	}))

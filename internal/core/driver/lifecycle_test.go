@@ -54,7 +54,7 @@ func TestLifecycle_DeliversTheExitToEveryWaiter(t *testing.T) {
 			a.run(cfg)
 			var all sync.WaitGroup
 			for range 20 {
-				ch, err := a.driver.WaitTask(t.Context(), cfg.ID) // not over gRPC, where a call may arrive later
+				ch, err := a.driver.WaitTask(t.Context(), cfg.ID) // directly: over gRPC, a call may arrive after DestroyTask
 				must.NoError(t, err)
 				all.Go(func() {
 					r := await(t, "the exit", ch)

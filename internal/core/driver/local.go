@@ -23,8 +23,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// local is the engine that runs tasks as processes of this host. It is the client of their
-// supervisors and has everything else that is specific to this host (the files local_*.go).
+// local is the engine that runs tasks as processes of this host, under supervisors. The files local_*.go contain
+// everything that is specific to this host.
 type local struct {
 	name   string // of the driver
 	logger hclog.Logger
@@ -34,9 +34,9 @@ type local struct {
 
 	mu      sync.Mutex
 	clients map[string]*supervisor.Client // by store directory; usually one
-	tasks   map[string]*localTask         // by id; they get the events and exits from the clients
+	tasks   map[string]*localTask         // by id; the clients report events and exits to them
 	starts  map[string]chan struct{}      // by allocation and task: closed when the start is over
-	users   map[string]string             // of recovered tasks, by allocation and task: see rememberUser
+	users   map[string]string             // dynamic users of recovered tasks, by allocation and task (rememberUser)
 	swept   time.Time                     // when abandoned tasks were last searched for
 }
 
@@ -64,7 +64,7 @@ func newLocal(ctx context.Context, logger hclog.Logger, name string) *local {
 	return l
 }
 
-// configure has no effect outside of this process.
+// configure checks and sets the options. It changes nothing outside this process.
 func (l *local) configure(o PluginOptions, agent *base.AgentConfig) error {
 	deny, err := newDenied(o)
 	if err != nil {
@@ -140,8 +140,8 @@ func (l *local) Recover(ctx context.Context, c *drivers.TaskConfig, saved []byte
 	return t, nil
 }
 
-// Destroy is part of Engine. It searches the stores of all agents for a task that this process does
-// not know: task ids are unique, and nothing else identifies the store.
+// Destroy is part of Engine. If this process does not know the task, Destroy searches the stores of all agents for the
+// task's id, which is unique: Nomad passes nothing else that identifies the store.
 func (l *local) Destroy(ctx context.Context, id string) error {
 	if t := l.task(id); t != nil {
 		return t.destroy(ctx)
@@ -158,8 +158,8 @@ func (l *local) Destroy(ctx context.Context, id string) error {
 	return nil
 }
 
-// client returns the client for an agent's store. A plugin serves one agent, so it normally has one
-// client. Only a handle from before a change of state_dir names another store.
+// client returns the client for an agent's store. A plugin serves one agent, so it normally has one client. It needs
+// another only for tasks that were started before the operator changed state_dir.
 func (l *local) client(storeDir string) *supervisor.Client {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -199,7 +199,8 @@ func (l *local) hold(t *localTask) {
 	l.tasks[t.id] = t
 }
 
-// holdNew registers a task that is about to start. It refuses an id that is taken, and another task's dynamic user.
+// holdNew registers a task that is about to start. It returns an error if the id is taken, or if another task has the
+// same dynamic user.
 func (l *local) holdNew(t *localTask) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -87,8 +87,8 @@ func trusted(c *task.Command) bool {
 	})
 }
 
-// merged returns the passed items, and those recalled items whose place in the task is not taken by
-// a passed one. Duplicates are dropped, because several devices may each come with the same mount.
+// merged returns the items that Nomad has passed, and those recalled items whose place in the task is still free. It
+// drops duplicates, because several devices may each come with the same mount.
 func merged[N any, T comparable](convert func(N) T, place func(T) string, passed, recalled []N) (all []T) {
 	taken := map[string]bool{}
 	for _, n := range passed {
@@ -115,9 +115,9 @@ var canMount = sync.OnceValue(func() bool {
 	return errors.Is(err, syscall.ENOENT)
 })
 
-// useHostPaths changes a command that can't have its own mounts: an environment variable or
-// argument that is exactly the path of a device or mount in the task is replaced with the path on
-// the host. It returns the changes, to be shown to the task's author.
+// useHostPaths changes a command that can't have its own mounts to use paths on the host. It replaces each environment
+// variable or argument that is exactly the path of a device or mount in the task. It returns the changes, to be shown
+// to the task's author.
 func useHostPaths(cmd *task.Command) []string {
 	var moved []string
 	host := map[string]string{}

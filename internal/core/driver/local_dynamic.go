@@ -68,8 +68,8 @@ func isDynamic(user string) bool {
 	return found && err == nil
 }
 
-// checkUser refuses a user id that another task has, if Nomad gave the user with that id to one of the two tasks as a
-// dynamic user. The caller holds mu.
+// checkUser returns an error if another task has the same user id and at least one of the two tasks has it as a dynamic
+// user. The caller holds mu.
 func (l *local) checkUser(t *localTask) error {
 	own := t.current()
 	if own.Command.User == nil {

@@ -15,13 +15,13 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
 )
 
-// ignored lists fields of a job that have no effect on this task, each with an alternative. It
-// can't list fields that Nomad does not pass to drivers (max_files and max_file_size of logs), and
-// need not list fields that Nomad refuses (network modes).
+// ignored returns a note for each field of a job that has no effect on this task, with an alternative. Nomad does not
+// pass max_files and max_file_size of logs to drivers, so ignored can't report them. Nomad itself refuses network
+// modes.
 func ignored(cfg *drivers.TaskConfig, g cgroup.Group, l cgroup.Limits, env map[string]string) (notes []string) {
 	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
 	if !canMount() { // see isolation
-		if dns := formatDNS(cfg.DNS); dns != "" { // of the job, of CNI, or of Consul's transparent proxy
+		if dns := formatDNS(cfg.DNS); dns != "" { // set by the job, by CNI or by Consul's transparent proxy
 			note("network { dns { %s } } has no effect, whether set by the job or its network: without CAP_SYS_ADMIN, "+
 				"tasks use the host's /etc/resolv.conf; change that file, or configure the program", dns)
 		}
@@ -42,7 +42,7 @@ func ignored(cfg *drivers.TaskConfig, g cgroup.Group, l cgroup.Limits, env map[s
 	}
 	if names := slices.DeleteFunc(slices.Sorted(maps.Keys(cfg.Env)), func(name string) bool {
 		_, kept := env[name]
-		own, isOwn := os.LookupEnv(name) // the agent's value is inherited, and set neither by the job nor by Nomad
+		own, isOwn := os.LookupEnv(name) // a variable with the agent's value is inherited, not set
 		return kept || isOwn && own == cfg.Env[name] || strings.HasPrefix(name, "NOMAD_")
 	}); len(names) > 0 {
 		note("env { %s } has no effect: the operator denies it to tasks of this node (denied_envvars)",

@@ -46,9 +46,8 @@ func limitIO(l *cgroup.Limits, o TaskOptions) error {
 	return nil
 }
 
-// diskOf returns the "major:minor" of a disk. Because the job's author has chosen the path, it is
-// followed only within the file system of /dev: a task can create nothing there (/dev/shm is another
-// file system), and access to it never hangs.
+// diskOf returns the "major:minor" of a disk. The job's author has chosen the path, so diskOf follows it only within
+// the file system of /dev: a task can create nothing there (/dev/shm is another file system), and access never hangs.
 func diskOf(path string) (string, error) {
 	name, below := strings.CutPrefix(filepath.Clean(path), "/dev/")
 	if !below {

@@ -67,8 +67,8 @@ func isolation(p PluginOptions, o TaskOptions, cfg *drivers.TaskConfig) (task.Is
 	return own, nil
 }
 
-// resolvConf returns a resolv.conf(5) with the settings of a dns block, and the host's for those that the block
-// lacks, as Nomad's own drivers do.
+// resolvConf returns a resolv.conf(5) with the settings of a dns block. Settings that the block lacks are taken from
+// the host's file, as in Nomad's own drivers.
 func resolvConf(host string, dns *drivers.DNSConfig) string {
 	var b strings.Builder
 	keep := func(keywords ...string) {
@@ -99,7 +99,7 @@ func resolvConf(host string, dns *drivers.DNSConfig) string {
 	return b.String()
 }
 
-// hostname returns the host name that a job gives to its group's network. Nomad passes it in this label
+// hostname returns the host name that a job gives to its group's network. Nomad passes it in a label
 // (client/allocrunner/network_hook.go).
 func hostname(cfg *drivers.TaskConfig) string {
 	if cfg.NetworkIsolation == nil {

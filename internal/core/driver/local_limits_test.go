@@ -45,7 +45,7 @@ done </proc/self/cgroup`, "CPU", a.cgroup.Mounts["cpu"])
 	}
 }
 
-// aDisk returns a disk of this machine, and its number.
+// aDisk returns the path of a disk of this machine, and its "major:minor".
 func aDisk(t *testing.T) (path, number string) {
 	t.Helper()
 	disks, _ := filepath.Glob("/sys/block/*")

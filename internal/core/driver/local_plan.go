@@ -74,7 +74,7 @@ func (l *local) plan(ctx context.Context, s *Start, t *localTask) (notes []strin
 	if err != nil {
 		return nil, err
 	}
-	// programs with root's rights, such as su, would trust the files that the job's author put into /etc
+	// the job's author controls these files, but programs with root's rights, such as su, would trust them
 	distrusted := !trusted(&base) || len(base.Isolation.Files) > 0
 	runsAs, err := orAgents(base.User)
 	if err != nil {
@@ -130,7 +130,8 @@ func (l *local) plan(ctx context.Context, s *Start, t *localTask) (notes []strin
 	return notes, err
 }
 
-// LocalUser is account.Resolve for a task of the local engine: it also refuses a user that the operator denies.
+// LocalUser resolves a user of the local engine's tasks like account.Resolve, but refuses a user that the operator
+// denies.
 func (d *Driver) LocalUser(field string) (*account.Account, error) {
 	return d.local.settings.Load().denied.resolve(field, nil)
 }
@@ -166,7 +167,8 @@ func limitsOf(cfg *drivers.TaskConfig, o TaskOptions) (cgroup.Limits, cgroup.Gro
 	return l, group, err
 }
 
-// quota returns the processor time of cpu_hard_limit: the task's share of the node's processors.
+// quota returns the processor time for cpu_hard_limit, in µs per cgroup.CPUPeriod. It is the task's share of the time
+// of all processors of the node.
 func quota(r *drivers.Resources) int64 {
 	if r == nil || r.LinuxResources == nil {
 		return 0
@@ -191,7 +193,7 @@ func requestOf(config any, st task.State) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// whyNoCgroup returns the reason for a plan without a cgroup.
+// whyNoCgroup returns the reason why a task gets no cgroup.
 func whyNoCgroup(s cgroup.Support) string {
 	if s.Mode == cgroup.None && s.Missing != "" {
 		return s.Missing
@@ -235,8 +237,8 @@ func baseCommand(cfg *drivers.TaskConfig, o TaskOptions, who *account.Account, d
 	return cmd, nil
 }
 
-// self returns the agent's own account, or nil if it is unknown. Tasks without a user run as this
-// account. A service manager may have left the account's name and home out of the environment.
+// self returns the agent's own account, or nil if it is unknown. Tasks without a user run as this account. self
+// resolves the user id, because a service manager may set no variables with the account's name and home.
 var self = sync.OnceValue(func() *account.Account {
 	a, err := account.Resolve(strconv.Itoa(os.Geteuid()), nil)
 	if err != nil {
@@ -285,8 +287,8 @@ func environment(env map[string]string, who *account.Account) []string {
 	return list
 }
 
-// outputOf decides who collects the output. The only sign of logs { disabled = true } that a driver
-// gets is the path of the null device.
+// outputOf decides who collects the output. A driver can detect logs { disabled = true } only by the path of the null
+// device.
 func outputOf(cfg *drivers.TaskConfig, o *LogOptions, c task.Collector) (task.Output, error) {
 	out := task.Output{Collector: c, AllocDir: cfg.AllocDir}
 	if o != nil && out.Collector == task.CollectorNomad {
@@ -308,9 +310,9 @@ func outputOf(cfg *drivers.TaskConfig, o *LogOptions, c task.Collector) (task.Ou
 	return out, nil
 }
 
-// limits converts the job's resources block. memory alone is a hard limit. With memory_max, memory
-// is the amount that the kernel tries to protect (soft) and memory_max the hard limit, -1 for none.
-// A task with a hard limit can use as much swap as its options set.
+// limits converts the job's resources block. Without memory_max, memory is a hard limit. With memory_max, memory is the
+// amount that the kernel tries to protect (soft), and memory_max is the hard limit, or -1 for none. A task with a hard
+// limit can use as much swap as its options set.
 func limits(r *drivers.Resources, o TaskOptions) cgroup.Limits {
 	var l cgroup.Limits
 	if n := r.NomadResources; n != nil {

@@ -29,7 +29,7 @@ func (l *local) Start(ctx context.Context, s *Start) (Task, error) {
 	}
 	defer over()
 	t.client = l.client(t.storeDir)
-	// before the launch, because the supervisor may report events during it
+	// before the launch, during which the supervisor may already report events
 	err = l.holdNew(t)
 	if err != nil {
 		return nil, err
@@ -89,8 +89,8 @@ func (l *local) onlyStart(ctx context.Context, run string) (over func(), err err
 	}
 }
 
-// releaseEarlier drops earlier runs of a task that was started: the supervisor has removed them, or
-// the started run is one of them under another id.
+// releaseEarlier drops this process's records of earlier runs of a task that has just started. The supervisor has
+// removed these runs, or has returned one of them as the started run, under its new id.
 func (l *local) releaseEarlier(id, run string) {
 	var earlier []*localTask
 	l.mu.Lock()

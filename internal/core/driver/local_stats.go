@@ -45,8 +45,8 @@ func newSampler(c cpustats.Compute) *sampler {
 	return &sampler{compute: c, total: cpustats.New(c), user: cpustats.New(c), system: cpustats.New(c)}
 }
 
-// measure takes nanoseconds. Without a topology it reports no ticks, because ticks are a share of
-// the machine's MHz.
+// measure converts counters in nanoseconds. Without a topology it reports no ticks, because ticks are a share of the
+// machine's MHz.
 func (s *sampler) measure(total, user, system cgroup.Value) *drivers.CpuStats {
 	cpu := &drivers.CpuStats{Percent: s.total.Percent(float64(total.N)), Measured: []string{"Percent", "Total Ticks"}}
 	if s.compute.NumCores > 0 {

@@ -17,7 +17,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// defaultSignal stops a task whose job has no kill_signal, as in Nomad's own process drivers.
+// defaultSignal stops a task whose job sets no kill_signal. Nomad's own process drivers use the same signal.
 const defaultSignal = unix.SIGINT
 
 // Stop is part of Task.
@@ -26,7 +26,7 @@ func (t *localTask) Stop(ctx context.Context, timeout time.Duration, signal stri
 	if signal != "" {
 		var err error
 		if sig, err = task.ParseSignal(signal); err != nil {
-			// an error would only make Nomad retry
+			// after an error, Nomad would only call StopTask again
 			sig = defaultSignal
 			t.event("sending %s instead of kill_signal: %v", unix.SignalName(sig), err)
 		}

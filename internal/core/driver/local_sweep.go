@@ -17,12 +17,11 @@ import (
 // sweepEvery is the interval of the search for abandoned tasks.
 const sweepEvery = 10 * time.Minute
 
-// sweep removes tasks that Nomad abandoned, and returns their ids. If a plugin is killed while it
-// recovers a task, DestroyTask fails and is not called again
-// (client/allocrunner/taskrunner/task_runner.go, restoreHandle). A task counts as abandoned if it has
-// ended, this process does not know it, and its allocation directory no longer exists. A run that no
-// agent knows of is removed even while it is running, if its allocation directory no longer exists:
-// the job was stopped before another agent asked for this run.
+// sweep removes tasks that Nomad has abandoned, and returns their ids. Nomad abandons a task if the plugin is killed
+// during RecoverTask: DestroyTask fails then, and is not called again (client/allocrunner/taskrunner/task_runner.go,
+// restoreHandle). Such a task is removed if it has ended, this process does not know it, and its allocation directory
+// no longer exists. A run that no agent knows of is removed even while it is running, once its allocation directory no
+// longer exists: the job was stopped before another agent asked for this run.
 func (l *local) sweep(ctx context.Context) (removed []string) {
 	root := l.settings.Load().root
 	l.mu.Lock()

@@ -36,7 +36,7 @@ type localTask struct {
 	watched  bool
 	early    *task.Exit // exit that came before watch
 	sampler  *sampler   // created by the first sample
-	oomKills uint64     // already reported
+	oomKills uint64     // number of kills that are already reported
 	failure  string     // why the driver has stopped the task
 }
 

@@ -84,7 +84,7 @@ var (
 
 func (o *TaskOptions) taskOptions() *TaskOptions { return o }
 
-// umask parses the option of that name.
+// umask parses the option umask.
 func (o *TaskOptions) umask() (*uint32, error) {
 	v, err := strconv.ParseUint(o.Umask, 8, 32)
 	if err != nil || v > 0o777 {

@@ -145,8 +145,8 @@ type Run struct {
 	StderrFrom task.LogPlace
 }
 
-// Ended is a run that has ended. Its files contain all of its output. Only with
-// log_collection = "nomad", Nomad's logmon may be a moment behind.
+// Ended is a run that has ended. Its files contain all of its output, except with log_collection = "nomad": then
+// Nomad's logmon may not have written the end of the output yet.
 type Ended struct {
 	Run
 	Exit    *task.Exit

@@ -69,7 +69,7 @@ func recordTask(t *testing.T, dir string) {
 	a.destroy(cfg.ID)
 }
 
-// TestState_OfEachReleaseIsRead: an upgrade must read the files of earlier versions.
+// After an upgrade, the driver must read the files that earlier versions wrote.
 func TestState_OfEachReleaseIsRead(t *testing.T) {
 	testsupport.NeedRoot(t)
 	testsupport.EachRelease(t, recordTask, func(t *testing.T, dir string) {
