@@ -98,7 +98,7 @@ func (p *Server) await(ctx context.Context, inst *instance, ids []string) (*devi
 		if !errors.As(err, new(passing)) {
 			return nil, err
 		}
-		if !kicked && !errors.Is(err, ErrInUse) { // at most once a second: otherwise each scan would cause the next
+		if !kicked { // at most once a second: otherwise each scan would cause the next
 			p.kick.Kick()
 			kicked = true
 		}

@@ -89,7 +89,7 @@ type Task interface {
 	Ended() <-chan struct{}
 	Exit() *task.Exit
 
-	// AfterEnd calls f in its own goroutine when the task has ended, unless stop was called before. A caller can thus
+	// AfterEnd calls f in its own goroutine when the task has ended, unless stop was called before. So a caller can
 	// wait for many tasks without a goroutine for each.
 	AfterEnd(f func()) (stop func() bool)
 
