@@ -240,27 +240,6 @@ func TestStart_FailureRemovesRecord(t *testing.T) {
 	n.starts(t, nil)
 }
 
-func TestStop_WaitIsLimitedIfTheHostsDiskHangs(t *testing.T) {
-	testsupport.Long(t, "a stop waits for the host")
-	server := sshdtest.Start(t)
-	n := newNode(t, server, server.Port, "", nil)
-	_, _, err := n.StartTask(n.Copy())
-	must.NoError(t, err)
-	t.Run("hung", func(t *testing.T) {
-		testsupport.HungMount(t, filepath.Join(n.host, "runs"))
-		stopped := make(chan error, 1)
-		go func() { stopped <- n.StopTask(n.ID, time.Second, "") }()
-		select {
-		case err := <-stopped:
-			test.ErrorContains(t, err, "the host has not reported the exit")
-		case <-time.After(time.Minute):
-			t.Error("the stop still waits")
-		}
-	})
-	must.NoError(t, n.DestroyTask(n.ID, true))
-	must.SliceEmpty(t, n.records(t))
-}
-
 // The record of a second run of the task can't be read, so the end of that run can't be recorded.
 func TestStart_IsIndependentOfARunThatCanNotBeEnded(t *testing.T) {
 	server := sshdtest.Start(t)
