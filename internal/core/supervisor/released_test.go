@@ -25,8 +25,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
-// A release's folder contains a client's conversation with a supervisor, one exchange per line, and the options that a
-// supervisor passes to its successor.
+// The files in a release's folder: talkFile contains a client's conversation with a supervisor, one exchange per line,
+// and optionsFile the options that a supervisor passes to its successor.
 const (
 	talkFile    = "protocol.jsonl"
 	optionsFile = "options.json"
@@ -38,14 +38,14 @@ type exchange struct {
 	Received []json.RawMessage `json:"received"`
 }
 
-// conversation is a connection to a supervisor without package wire's client.
+// conversation is a connection to a supervisor that sends messages unchanged. (wire.Client would set their numbers.)
 type conversation struct {
 	t    *testing.T
 	wire *wire.Transport
-	dir  string // replaced by placeholder in recorded messages
+	dir  string // the host's directory; recorded messages contain placeholder instead
 }
 
-// spoken are the types whose fields are recorded.
+// spoken lists the recorded types: RecordFields writes the names and types of their fields.
 var spoken = []any{task.State{}, task.Exit{}, request{}, reply{}, options{}}
 
 const placeholder = "@DIR@"
@@ -99,7 +99,7 @@ func converse(t *testing.T) (h *host, c *conversation) {
 	return h, &conversation{t: t, wire: w, dir: h.dir}
 }
 
-// recordProtocol records each operation, with success and with an error.
+// recordProtocol records a conversation with every operation, including requests that fail.
 func recordProtocol(t *testing.T, dir string) {
 	h, c := converse(t)
 	const alloc = "5e1f3c52-0d6f-4b3f-9b36-2f4f3b1d0c11"
@@ -165,8 +165,9 @@ func mustJSON(t *testing.T, v any) []byte {
 	return b
 }
 
-// TestProtocol_ServesClientsOfEachRelease shows that this supervisor serves plugins of earlier versions, as after a
-// rollback, and that this plugin understands their supervisors. A later version may add fields in both directions.
+// TestProtocol_ServesClientsOfEachRelease shows that this supervisor serves the plugins of earlier versions (after a
+// rollback), and that this plugin understands their supervisors (after an upgrade). It repeats both with additional
+// fields in all messages, which a later version may send.
 func TestProtocol_ServesClientsOfEachRelease(t *testing.T) {
 	testsupport.EachRelease(t, recordProtocol, func(t *testing.T, dir string) {
 		testsupport.KeepsFields(t, dir, spoken...)
@@ -202,7 +203,7 @@ func TestProtocol_ServesClientsOfEachRelease(t *testing.T) {
 	})
 }
 
-// understands decodes a recorded message, and the same message with more fields.
+// understands checks that a recorded message can be decoded, and that additional fields do not change the result.
 func understands[T any](t *testing.T, recorded json.RawMessage) {
 	t.Helper()
 	var m, later wire.Message[T]
@@ -227,7 +228,7 @@ func replay(t *testing.T, talk []exchange, edit func(json.RawMessage) json.RawMe
 			continue
 		}
 		sent := e.Sent
-		if m.Body.Op == opAdopt { // the process differs from the recorded one
+		if m.Body.Op == opAdopt { // the recorded process is not the one of this replay
 			m.Body.State.Identity = running.Identity
 			sent = mustJSON(t, m)
 		}

@@ -15,7 +15,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// An agent that is killed after DestroyTask, before it has saved the end, recovers the task with another plugin.
+// If an agent is killed after DestroyTask, but before it has saved that the task ended, the next agent recovers the
+// task again, with a new plugin process.
 func TestAdopt_ReportsHowADestroyedTaskEnded(t *testing.T) {
 	for _, supervisorKilled := range []bool{false, true} {
 		t.Run(fmt.Sprintf("supervisor killed: %v", supervisorKilled), func(t *testing.T) {

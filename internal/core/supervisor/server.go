@@ -35,9 +35,9 @@ type server struct {
 	idle      time.Duration
 
 	launches sync.RWMutex // held for reading by a launch, for writing by an upgrade
-	starters semaphore    // held by a launch until it waits for its launcher
-	enders   semaphore    // held during the quick parts of kill and destroy
-	forks    sync.Mutex   // held while a launcher is forked and recorded
+	starters semaphore    // bounds the launches that are in prepare
+	enders   semaphore    // bounds the kills and destroys that are not waiting
+	forks    sync.Mutex   // held while a process is forked and recorded
 
 	lastRequest atomic.Int64 // time of the last reply, except to a hello, in ns since 1970
 
@@ -46,14 +46,14 @@ type server struct {
 	clients   map[*wire.Peer]bool
 	launchers map[int]bool // pids of launchers that have not executed their task's program yet, and of collectors
 	busySince time.Time    // when a task or a client last existed
-	retired   []string     // records of destroyed tasks: first an earlier supervisor's, then this one's by age
+	retired   []string     // paths of destroyed tasks' records: an earlier supervisor's, then this one's, oldest first
 	retiredAt time.Time    // when a task was last destroyed
 	ending    bool
 }
 
-// semaphore bounds how many goroutines do something concurrently. Go uses one thread for each goroutine that blocks
-// in a system call, and never ends a thread: a burst of a thousand requests would leave a thousand threads, and be no
-// faster.
+// semaphore limits how many goroutines do the same work at once. Go needs a thread for each goroutine that blocks in a
+// system call, and keeps that thread: without the limit, a burst of a thousand requests would leave a thousand threads,
+// and would not be handled faster.
 type semaphore chan struct{}
 
 func (s semaphore) acquire() { s <- struct{}{} }
@@ -75,9 +75,9 @@ type process struct {
 	output   collection
 
 	phase    phase
-	state    *task.State   // the state on disk in phase found, else nil
-	begun    chan struct{} // closed when phase starting or found is over, or when the process is forgotten
-	exit     *task.Exit    // nil before the phases unsaved and ended
+	state    *task.State   // the state on disk while phase is found; otherwise nil
+	begun    chan struct{} // closed when the process leaves phase starting or found, or is forgotten
+	exit     *task.Exit    // nil until phase unsaved or ended
 	done     chan struct{} // closed when exit is set
 	settling sync.Mutex    // held while settle determines how a process in phase gone ended
 
@@ -107,7 +107,7 @@ func (s *server) serve(t *wire.Transport) {
 		s.clients[c] = true
 	}
 	s.mu.Unlock()
-	if ending { // the client starts another supervisor
+	if ending { // refuse the client, which then starts another supervisor
 		t.Shut()
 		return
 	}
@@ -135,7 +135,7 @@ func send(c *wire.Peer, r *reply) {
 }
 
 func (s *server) answer(c *wire.Peer, req *request, files []*os.File) *reply {
-	if req.Op != opHello { // hellos arrive for as long as a task runs
+	if req.Op != opHello { // a hello arrives every second while a task runs, and must not delay FreeOSMemory
 		defer func() { s.lastRequest.Store(time.Now().UnixNano()) }()
 	}
 	r := &reply{}
@@ -164,7 +164,7 @@ func (s *server) answer(c *wire.Peer, req *request, files []*os.File) *reply {
 	return r
 }
 
-// find returns a process that was started. It waits for a launch or an adoption in progress, whose steps are bounded.
+// find returns the process with this id. If it is still being launched or adopted, find waits for that, a limited time.
 func (s *server) find(id string) (*process, error) {
 	for {
 		s.mu.Lock()
@@ -210,7 +210,7 @@ func (s *server) event(id, format string, args ...any) {
 	}
 }
 
-// publish sends a task's exit to all clients, and an exec session's only to its owner.
+// publish sets a process's exit, once, and sends it: a task's to all clients, an exec session's only to its owner.
 func (s *server) publish(p *process, e *task.Exit) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -227,14 +227,14 @@ func (s *server) publish(p *process, e *task.Exit) {
 			send(c, &reply{ID: p.id, Exit: e})
 		}
 	}
-	close(p.done) // last: a client that waits in a kill gets the exit before the reply
+	close(p.done) // last, so that a client that waits in kill gets the exit before the reply
 	if p.task != nil {
 		delete(s.processes, p.id)
 	}
 }
 
-// mayEnd reports whether the supervisor has been without clients and running processes for long enough. From then on,
-// no client is accepted.
+// mayEnd reports whether the supervisor has been without clients and running processes for long enough. Once it has
+// returned true, the server refuses clients.
 func (s *server) mayEnd() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -246,7 +246,7 @@ func (s *server) mayEnd() bool {
 	if busy {
 		s.busySince = now
 	}
-	// an agent that was killed just after it destroyed a task needs longer to come back
+	// a destroyed task prolongs the wait: if its agent was killed just then, the next one still asks for its exit
 	s.ending = now.Sub(s.busySince) >= s.idle && now.Sub(s.retiredAt) >= 3*s.idle
 	return s.ending
 }

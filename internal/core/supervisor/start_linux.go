@@ -19,8 +19,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
-// startTimeout bounds how long the execution of a program may take. Only a file system that hangs takes this long;
-// other tasks are not delayed.
+// startTimeout bounds how long a launcher may take to execute its program. A launcher takes this long only if a file
+// system hangs, and delays no other task.
 const startTimeout = 60 * time.Second
 
 // launch starts a task. After an error, nothing of the task is left. Each id is started only once: if a client that
@@ -59,8 +59,8 @@ func (s *server) launch(st *task.State) (*Status, error) {
 	return &Status{Running: true, State: st}, nil
 }
 
-// enter adds a new process to s.processes and returns the earlier runs of the same task, each of which has begun or
-// is about to. If a process with this id was already started or adopted, enter only returns that process.
+// enter adds a new process to s.processes and returns the earlier runs of the same task, which may still be starting.
+// If a process with this id was already started or adopted, enter only returns that process.
 func (s *server) enter(p *process) (known *process, earlier []*process) {
 	for {
 		s.mu.Lock()
@@ -85,8 +85,8 @@ func (s *server) enter(p *process) (known *process, earlier []*process) {
 	}
 }
 
-// prepare does everything that comes before the first access to the program's own file system. It returns a launcher
-// that waits for its spec.
+// prepare does the steps of a launch that need no access to the program's file system, which may hang. It returns a
+// launcher that waits for its spec.
 func (s *server) prepare(p *process, st *task.State) (*launch.Process, error) {
 	s.starters.acquire()
 	defer s.starters.release()
@@ -201,8 +201,8 @@ func (s *server) fork(p *process, cmd *task.Command, stdio [3]*os.File, spec lau
 	return proc, err
 }
 
-// inGroup calls start, which must start one process, while no other process is forked. dir is the directory of the
-// task's cgroup, or nil if processes are moved into the cgroup by their ids.
+// inGroup calls start, which must fork one process, and prevents other forks during the call. dir is the directory of
+// the task's cgroup, or nil if start must move the process into the cgroup by its pid.
 func (s *server) inGroup(p *process, start func(dir *os.File) error) error {
 	dir, err := p.group.OpenDir()
 	if err != nil {
@@ -356,12 +356,12 @@ func (s *server) execute(p *process, req *request, files []*os.File) error {
 		defer pidfd.Close()
 		spec.Task = int(pidfd.Fd())
 	}
-	cmd.Devices, cmd.Mounts, cmd.Isolation = nil, nil, task.Isolation{} // the task's namespaces have them
+	cmd.Devices, cmd.Mounts, cmd.Isolation = nil, nil, task.Isolation{} // set up in the task's namespaces already
 	proc, err := s.fork(p, &cmd, [3]*os.File(files), spec)
 	if err != nil {
 		return err
 	}
-	wire.CloseAll(files) // or the other ends would not see EOF after the session
+	wire.CloseAll(files) // so that the client sees EOF when the session ends
 	if err := s.identify(p, proc); err != nil {
 		return err
 	}

@@ -31,7 +31,7 @@ import (
 // errDiedStarting means that a new supervisor reported neither readiness nor an error. Most likely, it was killed.
 var errDiedStarting = errors.New("failed to start the supervisor: it did not report that it is ready")
 
-// startSupervisor starts a supervisor. It returns when that supervisor serves, or reports that another one serves.
+// startSupervisor starts a supervisor. It returns when that supervisor, or another one, accepts connections.
 func (c *Client) startSupervisor(ctx context.Context) (err error) {
 	for _, open := range binaries {
 		var binary *os.File
@@ -51,8 +51,8 @@ func (c *Client) startSupervisor(ctx context.Context) (err error) {
 	return err
 }
 
-// binaries open the programs that can run as the supervisor, the preferred one first. If the kernel refuses to
-// execute a memfd (by a security module, for example), the program of this process is used.
+// binaries open the programs that can run as the supervisor, in order of preference. If the kernel refuses to execute a
+// file in memory (because of a security module, for example), this process's own program is used.
 var binaries = func() []func() (*os.File, error) {
 	self := func() (*os.File, error) { return openHigh("/proc/self/exe") }
 	if embedded == nil {
@@ -61,7 +61,7 @@ var binaries = func() []func() (*os.File, error) {
 	return []func() (*os.File, error){openBinary, self}
 }()
 
-// readyTime is how long a new supervisor may take until it serves. On a machine that is not overloaded, it takes
+// readyTime bounds how long a new supervisor may take until it is ready. Unless the machine is overloaded, it needs
 // milliseconds.
 const readyTime = 30 * time.Second
 
@@ -115,7 +115,7 @@ func (c *Client) startBinary(ctx context.Context, binary *os.File) error {
 		_ = cmd.Wait()
 		c.leafing.Lock()
 		defer c.leafing.Unlock()
-		_ = leaf.Remove() // in case the supervisor could not; fails while another one is in the leaf
+		_ = leaf.Remove() // if the supervisor did not; fails while another supervisor is in the leaf
 	}()
 	err = leaf.Join(cmd.Process.Pid) // for the v1 hierarchies, which clone(2) can't enter
 	for try := 0; cgroup.IsMissing(err) && try < 3; try++ {
@@ -202,7 +202,7 @@ func openBinary() (*os.File, error) {
 	return openHigh(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
 }
 
-// openHigh opens a file with a descriptor number above those of a child's ExtraFiles.
+// openHigh opens a file at a descriptor number above a child's ExtraFiles, so the child can execute /proc/self/fd/N.
 func openHigh(path string) (*os.File, error) {
 	ro, err := os.Open(path)
 	if err != nil {
@@ -216,7 +216,7 @@ func openHigh(path string) (*os.File, error) {
 	return os.NewFile(uintptr(high), argv0), nil
 }
 
-// buildID identifies a supervisor build by its bytes. The same source results in the same bytes in every commit.
+// buildID identifies a supervisor's program by its bytes: commits with the same source have the same id.
 var buildID = sync.OnceValue(func() string {
 	if embedded != nil {
 		sum := fnv.New128a()

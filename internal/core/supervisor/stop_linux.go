@@ -76,7 +76,7 @@ func (s *server) kill(id string) error {
 	}
 }
 
-// killAll kills every process of a task. With a cgroup, it returns when none is left.
+// killAll kills every process of a task. If the task has a cgroup, killAll returns when the cgroup is empty.
 func (s *server) killAll(p *process) error {
 	if s.hasPassedOn(p) {
 		return nil
@@ -91,8 +91,9 @@ func (s *server) killAll(p *process) error {
 	return err
 }
 
-// hasPassedOn reports whether a later run of the task uses the cgroup of p, whose process has ended. An agent that is
-// killed just after a restart recovers the run before the restart, and destroys it.
+// hasPassedOn reports whether the process of p has ended and a later run of the task uses its cgroup, which p must then
+// leave alone. If an agent is killed just after it restarted a task, the next agent recovers and destroys the earlier
+// run.
 func (s *server) hasPassedOn(p *process) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,8 +108,8 @@ func (s *server) hasPassedOn(p *process) bool {
 	return false
 }
 
-// killGroup kills the processes of a cgroup and waits until it is empty, which is nearly always immediate. The
-// waits do not hold s.enders.
+// killGroup kills the processes of a cgroup and waits until the cgroup is empty, which is nearly always immediate. It
+// does not hold s.enders while it waits.
 func (s *server) killGroup(g cgroup.Group) error {
 	for wait := 100 * time.Microsecond; wait < 50*time.Millisecond; wait *= 2 {
 		s.enders.acquire()
@@ -152,7 +153,7 @@ func (s *server) destroyTask(id string) error {
 	p.naming.Lock()
 	defer p.naming.Unlock()
 	if s.idOf(p) != id {
-		return nil // taken up in the meantime: nothing is left under this id
+		return nil // a launch has taken up the run in the meantime: it has a new id
 	}
 	if err := s.killAll(p); err != nil {
 		return err
@@ -169,7 +170,7 @@ func (s *server) destroyTask(id string) error {
 	if err != nil {
 		return fmt.Errorf("failed to remove the task's state: %w", err)
 	}
-	s.reap(p) // in case its exit could not be saved
+	s.reap(p) // not reaped yet if its exit could not be saved
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p.advance(destroyed)
@@ -179,12 +180,12 @@ func (s *server) destroyTask(id string) error {
 	return nil
 }
 
-// maxRetired is more than the number of tasks that end while an agent restarts.
+// maxRetired bounds the records that are kept. Fewer tasks end while an agent restarts.
 const maxRetired = 256
 
-// retire keeps the record of a destroyed task, and removes the oldest one beyond maxRetired. An agent that is killed
-// after DestroyTask, before it has saved the task's end, recovers the task once more with another plugin process,
-// which needs the exit. The caller holds mu.
+// retire keeps the record of a destroyed task, and removes the oldest record beyond maxRetired. If an agent is killed
+// after DestroyTask, but before it has saved that the task ended, the next agent recovers the task with a new plugin
+// process, which asks for the exit. The caller holds mu.
 func (s *server) retire(record string) {
 	s.retiredAt = time.Now()
 	if record == "" {

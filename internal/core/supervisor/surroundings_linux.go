@@ -41,7 +41,7 @@ type surroundings struct {
 	Fixed string `json:"fixed"`
 }
 
-// enterable are the namespaces that setns(2) enters, by their names in /proc/self/ns.
+// enterable lists the namespaces that a running process can enter with setns(2). A name is a file in /proc/self/ns.
 var enterable = [...]struct {
 	name string
 	kind int
@@ -63,7 +63,7 @@ func ownSurroundings() (*surroundings, error) {
 	return s, nil
 }
 
-// readSurroundings reads the calling thread's surroundings. The soft limit of open files may be the one that Go set.
+// readSurroundings reads the calling thread's surroundings. Go may have raised the soft limit of open files.
 func readSurroundings() (*surroundings, error) {
 	status, err := os.ReadFile("/proc/thread-self/status")
 	if err != nil {
@@ -102,7 +102,7 @@ func readSurroundings() (*surroundings, error) {
 		fixed = append(fixed, fmt.Sprintf("namespace %s: %d", name, namespaceInode(name)))
 	}
 	bits, _ := unix.PrctlRetInt(unix.PR_GET_SECUREBITS, 0, 0, 0, 0)
-	label, _ := os.ReadFile("/proc/thread-self/attr/current") // the label of SELinux or AppArmor; fails without either
+	label, _ := os.ReadFile("/proc/thread-self/attr/current") // of SELinux or AppArmor; empty without them
 	fixed = append(fixed, fmt.Sprintf("securebits: %#x", bits), "label: "+string(bytes.TrimRight(label, "\n\x00")))
 	s.Fixed = strings.Join(fixed, "\n")
 	return s, nil
@@ -163,10 +163,9 @@ func (s *surroundings) differences(other *surroundings) string {
 	return strings.Join(list, ", ")
 }
 
-// take applies the surroundings to the calling thread, and the limits to the whole process. A program that the thread
-// executes keeps them; the thread must not be used for anything else afterwards, even after an error. namespaces are
-// descriptors of the enterable ones. The error is errUnfit if only a child of a process with these surroundings can
-// have them.
+// take applies the surroundings to the calling thread, and the limits to the whole process. The thread may then execute
+// a program, which keeps the surroundings; do not use it for anything else, even after an error. namespaces contains
+// open files of enterable namespaces. The error is errUnfit if a process must inherit these surroundings to have them.
 func (s *surroundings) take(namespaces []*os.File) error {
 	has, err := readSurroundings()
 	if err != nil {

@@ -202,7 +202,8 @@ func TestSurroundings_DoNotIncludeScheduling(t *testing.T) {
 	})
 }
 
-// If a supervisor can neither be moved nor killed, it serves the running tasks as it is, without endless retries.
+// If a supervisor can be neither upgraded nor killed, it keeps its surroundings and serves the running tasks. The
+// plugin does not retry endlessly.
 func TestSurroundings_StayIfTheSupervisorCannotBeKilled(t *testing.T) {
 	testsupport.NeedRoot(t)
 	h := newHost(t, withCgroup)
@@ -238,8 +239,6 @@ func TestSurroundings_AreTakenOverEvenIfTheFirstBinaryFails(t *testing.T) {
 	h.destroy(c, old.ID)
 }
 
-// TestUpgrade_FailureDoesNotChangeTheLimitsOfTasks shows that a failed upgrade does not change the limits of later
-// tasks.
 func TestUpgrade_FailureDoesNotChangeTheLimitsOfTasks(t *testing.T) {
 	h := newHost(t, withoutCgroup)
 	p := h.plugin(under("prlimit -n300:2000"))

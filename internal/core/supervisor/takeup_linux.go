@@ -13,8 +13,8 @@ import (
 func runOf(st *task.State) string { return st.AllocID + "/" + st.Task }
 
 // takeUpOrDestroy handles the earlier runs of a task that is about to start as p. A run of the same request that no
-// agent knows of becomes p, and is returned. All others are destroyed: the new run uses their cgroup, so their
-// processes can't be distinguished from its own later.
+// agent knows of gets the id of p and is returned. All others are destroyed, because the new run uses the same cgroup:
+// their processes could not be distinguished from its own.
 func (s *server) takeUpOrDestroy(p *process, st *task.State, earlier []*process) (taken *process) {
 	for _, other := range earlier {
 		<-other.begun // this wait is bounded, like each step of a launch; no launch waits for a later one

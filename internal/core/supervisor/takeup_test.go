@@ -19,8 +19,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// once returns a task that appends a line to a file when it begins, and exits with code 7 once another file exists.
-// begun returns how often it began; end creates the other file.
+// once returns a task that appends a line to a file when it begins, and exits with code 7 when a second file exists.
+// begun returns how often the task began; end creates the second file.
 func (h *host) once(change ...func(*task.State)) (st *task.State, begun func() int, end func()) {
 	h.t.Helper()
 	lines := filepath.Join(h.dir, fmt.Sprint("lines", testsupport.Mark()))
@@ -35,7 +35,7 @@ func (h *host) once(change ...func(*task.State)) (st *task.State, begun func() i
 		}
 }
 
-// again returns the request of an agent that does not know of an earlier start.
+// again returns a request for the same run with a new id, as from an agent that does not know of the earlier start.
 func again(st *task.State, n int) *task.State {
 	next := *st
 	next.ID = fmt.Sprintf("%s-again%d", st.ID, n)
@@ -86,7 +86,7 @@ func TestTakeUp_StartsARunOnceIfNoAgentHasRecordedIt(t *testing.T) {
 	}
 }
 
-// recorded waits until the end of a task is on disk.
+// recorded waits until a task's exit is on disk.
 func (h *host) recorded(st *task.State) {
 	h.t.Helper()
 	testsupport.Eventually(h.t, "its exit is recorded", func() bool { return h.store.LoadExit(st.ID) != nil })
@@ -128,8 +128,8 @@ func TestTakeUp_StartsANewRunThatNomadAskedFor(t *testing.T) {
 	}
 }
 
-// slowProgram returns a script that no process can execute until release is called: whoever opens it waits for the
-// lease (fcntl(2), F_SETLEASE), for at most 45 s.
+// slowProgram returns a script that cannot be executed until release is called: this process holds a lease on it
+// (fcntl(2), F_SETLEASE), so opening it blocks, but for at most 45 s.
 func slowProgram(t *testing.T, script string) (path string, release func()) {
 	t.Helper()
 	fd, err := unix.MemfdCreate("slow", unix.MFD_CLOEXEC)
@@ -172,7 +172,7 @@ func TestTakeUp_WaitsForAStartUnderWay(t *testing.T) {
 		h.waitLauncher("launch:exec")
 		next := again(st, 1)
 		second := launch(clients[1], next)
-		for range 100 { // enough time to handle the second launch
+		for range 100 { // 100 round trips: enough time for the second launch to begin waiting
 			clients[1].SupervisorPID(ctx(t))
 		}
 		select {
@@ -203,7 +203,7 @@ func TestTakeUp_KeepsOnlyTheNewID(t *testing.T) {
 	ran := h.launch(first, st)
 	next := again(st, 1)
 	h.launch(second, next)
-	// the first client does not know the new id, and hands the run to each new supervisor
+	// the first client does not know the new id: after each crash, it tries to adopt the run by the earlier id
 	for range 3 {
 		h.kill(h.supervisor(), unix.SIGKILL)
 		if _, err := first.Adopt(ctx(t), ran); !errors.Is(err, ErrUnknownTask) {
@@ -284,8 +284,8 @@ func TestTakeUp_KeepsAnExitThatIsBeingSaved(t *testing.T) {
 	test.False(t, len(left) > 1, test.Sprintf("left behind: %v", left))
 }
 
-// An agent that is killed just after a restart knows only the run before: it recovers that run, gets its exit and
-// destroys it.
+// If an agent is killed just after it restarted a task, the next agent knows only the earlier run: it recovers that
+// run, gets its exit and destroys it.
 func TestDestroy_SparesALaterRunOfTheTask(t *testing.T) {
 	h := newHost(t, withCgroup)
 	first := h.client()

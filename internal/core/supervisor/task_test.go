@@ -84,7 +84,7 @@ func TestLaunch_CleansUpAfterAFailedStart(t *testing.T) {
 }
 
 func TestSignal_ReachesTheProcessesOfTheKillMode(t *testing.T) {
-	// a pending signal is handled before the loop notices the file
+	// a shell runs its trap after each sleep, before it looks for the file: no signal is missed
 	const script = `until="until [ -e FILE ]; do sleep 0.05; done"
 		trap 'echo main' USR1
 		sh -c "trap 'echo child' USR1; echo ready; $until" &
@@ -124,8 +124,8 @@ func TestSignal_ReachesTheProcessesOfTheKillMode(t *testing.T) {
 	})
 }
 
-// daemons are ways to escape from the process group, the session, the environment, the standard streams and the
-// parent. Processes that leave the process group stay only in the cgroup.
+// daemons are scripts whose `sleep MARK` leaves the task's process group, session, environment, standard streams or
+// parent. Without a cgroup, a process that has left the process group cannot be found.
 var daemons = map[string]string{
 	"in the background":        "sleep MARK & ",
 	"double fork":              "(sleep MARK & ) ; ",

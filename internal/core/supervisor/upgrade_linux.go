@@ -34,7 +34,7 @@ func (s *server) upgrade(build string, with *surroundings, files []*os.File) err
 	}
 	s.endSessions(2 * time.Second)
 
-	l, err := s.listener.File() // a duplicate in blocking mode; inherit makes another duplicate
+	l, err := s.listener.File() // a duplicate, in blocking mode, for the new program
 	if err != nil {
 		return err
 	}

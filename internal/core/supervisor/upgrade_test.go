@@ -200,7 +200,7 @@ func TestUpgrade_DoesNotWaitForAHungLaunch(t *testing.T) {
 		failed <- err
 	}()
 	h.waitLauncher("launch:exec")
-	second := h.client() // can't upgrade now, and uses the old supervisor
+	second := h.client() // cannot upgrade the supervisor during the hung launch
 	test.Eq(t, "old", second.buildOf(t), test.Sprint("the supervisor's build"))
 	_, err := second.Adopt(ctx(t), st)
 	test.NoError(t, err)
@@ -225,7 +225,7 @@ func TestUpgrade_ToAnInvalidBinaryChangesNothing(t *testing.T) {
 	}
 	must.Eq(t, pid, h.supervisor(), must.Sprint("the supervisor was replaced"))
 	test.Nil(t, c.Exit(st.ID), test.Sprint("the task ended"))
-	h.launch(h.client(), h.shell("exit 0")) // its connection must not keep the supervisor from ending
+	h.launch(h.client(), h.shell("exit 0")) // by a client that connects after the failed upgrade
 	h.destroy(c, st.ID)
 	for _, st := range h.states {
 		h.destroy(c, st.ID)
