@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// Capabilities changes what a program may do with and without root. Drop and Add are bit masks with a bit for each
-// number of capabilities(7).
+// Capabilities changes a program's capabilities. In both masks, bit n is the capability with number n
+// (capabilities(7)).
 type Capabilities struct {
-	// Drop is removed from the bounding set: the program can't have these, not even as root or by a set-user-ID program.
+	// Drop is removed from the bounding set: the program can't get these, even as root or through a set-user-ID program.
 	Drop uint64 `json:"drop,omitempty"`
 
 	// Add is given to a program that does not run as root (the ambient set).

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// maxCommand is above the limit of execve(2) for arguments and environment together, including a
-// pointer for each (fs/exec.c).
+// maxCommand is the kernel's highest limit for arguments and environment together, counting a pointer for each string
+// (execve(2), fs/exec.c). The limit that applies is often lower.
 const maxCommand = 6 << 20
 
 // Check rejects commands that no program can be started with, and protects the supervisor from

@@ -18,8 +18,8 @@ import (
 // launcher (package launch) applies it to itself and executes the program. All paths are
 // resolved by the launcher only, since a file system may hang.
 type Command struct {
-	// Path is the program as the user wrote it. Without a slash it is searched for in Lookup and
-	// then in the PATH of Env; with a slash it is relative to Dir.
+	// Path is the program as the user wrote it. Unless it is absolute, it is searched for in Lookup, and then in the PATH
+	// of Env, or, if it contains a slash, in Dir.
 	Path string `json:"path"`
 
 	// Args is the argument vector without argv[0], which is Path.
@@ -31,9 +31,8 @@ type Command struct {
 	// Dir is the working directory, absolute.
 	Dir string `json:"dir"`
 
-	// Lookup lists absolute directories in which a Path (relative or bare) is searched for before
-	// PATH: for a Nomad task, its local/ and its task directory. A regular file found there is
-	// made executable if necessary (artifacts and templates often are not), as raw_exec does.
+	// Lookup lists absolute directories: for a Nomad task, its local/ and its task directory. A regular file that Path
+	// names in one of them is made executable if necessary (artifacts and templates often are not), as raw_exec does.
 	// Files elsewhere are never changed.
 	Lookup []string `json:"lookup,omitempty"`
 
@@ -56,59 +55,54 @@ type Command struct {
 	// Rlimits are set before the change of user: root may raise hard limits.
 	Rlimits []Rlimit `json:"rlimits,omitempty"`
 
-	// NetworkNamespace is the path of a network namespace to enter
-	// (setns(2), CLONE_NEWNET), empty for the host's.
+	// NetworkNamespace is the path of a network namespace to enter (setns(2), CLONE_NEWNET), empty for the host's.
 	NetworkNamespace string `json:"network_namespace,omitempty"`
 
-	// TaskDir is the task's directory, absolute: missing mount points in it are created. It is
-	// empty for a command without a task directory.
+	// TaskDir is the absolute path of the task's directory, in which missing mount points are created, or empty for a
+	// command without one.
 	TaskDir string `json:"task_dir,omitempty"`
 
-	// NoNewPrivileges prevents privilege gains through set-user-ID programs (no_new_privs of
-	// prctl(2)).
+	// NoNewPrivileges prevents privilege gains through set-user-ID programs (no_new_privs of prctl(2)).
 	NoNewPrivileges bool `json:"no_new_privileges,omitempty"`
 
-	// Capabilities changes the program's capabilities.
 	Capabilities Capabilities `json:"capabilities,omitzero"`
 
 	// Unveil confines the program to some paths; nil means that it may use whatever its user may.
 	Unveil *Unveil `json:"unveil,omitempty"`
 
-	// Seccomp is a filter of system calls (seccomp(2)): struct sock_filter of each instruction, in base64. With a
-	// filter, the program has no_new_privs. Empty means no filter.
+	// Seccomp is a filter of system calls (seccomp(2)): its instructions (struct sock_filter) in base64, or empty for no
+	// filter. A program with a filter also has no_new_privs.
 	Seccomp string `json:"seccomp,omitempty"`
 
 	// Isolation selects what the program does not share with the host.
 	Isolation Isolation `json:"isolation,omitzero"`
 
-	// Devices and Mounts are files of the host for the task, possibly at other paths: see
-	// OwnMounts.
+	// Devices and Mounts are files of the host that the task may use. OwnMounts reports whether they need mounts.
 	Devices []Device `json:"devices,omitempty"`
 	Mounts  []Mount  `json:"mounts,omitempty"`
 }
 
-// Device is a device node of the host (or a directory of them) that appears at TaskPath in the
-// task. Without the device, the program is not started. Below /dev, TaskPath is a link to HostPath, so a
-// running task sees a node that is created again; elsewhere TaskPath must exist. Both paths are absolute.
+// Device is a device node of the host, or a directory of device nodes, that appears at TaskPath in the task. If it is
+// missing, the program is not started. A TaskPath below /dev is a link to HostPath, so a running task sees a node that
+// is created again. Any other TaskPath must exist. Both paths are absolute.
 type Device struct {
 	HostPath string `json:"host_path"`
 	TaskPath string `json:"task_path"`
 }
 
-// Mount is a file or directory of the host that is bind-mounted at Target in the task (mount(2),
-// MS_BIND without MS_REC: mounts below Source are not included). A missing Target is created: on
-// the host if it is in TaskDir, and otherwise only in the task. Source and Target are absolute.
+// Mount is a file or directory of the host that is bind-mounted at Target in the task (mount(2), MS_BIND without
+// MS_REC: mounts below Source are not included). A missing Target is created: on the host if it is in TaskDir, and
+// otherwise only in the task. Source and Target are absolute.
 type Mount struct {
 	Source   string `json:"source"`
 	Target   string `json:"target"`
 	ReadOnly bool   `json:"read_only,omitempty"`
 
-	// Volume is set if the job's author has chosen Target: links in Target are not followed then.
-	// A set-user-ID bit has no effect in a volume, and device nodes cannot be opened in a volume
-	// that is not below /dev.
+	// Volume is set if the job's author has chosen Target; links in Target are then not followed. A set-user-ID bit has no
+	// effect in a volume, and device nodes cannot be opened in a volume that is not below /dev.
 	Volume bool `json:"volume,omitempty"`
 
-	// HostToTask: mounts below Source, present and future, also appear in the task.
+	// HostToTask makes mounts below Source, present and future, appear in the task too.
 	HostToTask bool `json:"host_to_task,omitempty"`
 }
 
@@ -164,21 +158,20 @@ const (
 	KillAll     KillMode = "all"     // every process of the task's cgroup
 )
 
-// Exit describes how a process ended. Exactly one of three applies: it exited with Code, it was
-// terminated by Signal, or it is Lost.
+// Exit describes how a process ended: it exited with Code, was terminated by Signal if that is not 0, or is Lost.
 type Exit struct {
 	Code   int `json:"code"`
 	Signal int `json:"signal,omitempty"`
 
-	// OOMKilled: the OOM killer killed a process of the task, and the task failed.
+	// OOMKilled is set if the OOM killer killed a process of the task, and the task failed.
 	OOMKilled bool `json:"oom_killed,omitempty"`
 
-	// OOMKills counts the OOM kills in the task's cgroup since the cgroup was made. State.OOMKills
-	// is the count from before the task's start.
+	// OOMKills counts the OOM kills in the task's cgroup since the cgroup was made, including those before the task's
+	// start (State.OOMKills).
 	OOMKills uint64 `json:"oom_kills,omitempty"`
 
-	// Lost: the process is gone and its exit status is unknown. Code and Signal are invalid then,
-	// and Reason is the cause. Otherwise Reason is the driver's reason for ending the task, if it did so.
+	// Lost is set if the process is gone and its exit status is unknown. Code and Signal are then invalid, and Reason is
+	// the cause. Otherwise Reason is why the driver ended the task, if it did.
 	Lost   bool   `json:"lost,omitempty"`
 	Reason string `json:"reason,omitempty"`
 

@@ -69,7 +69,8 @@ func TestReadStat_DetectsAZombie(t *testing.T) {
 	}
 }
 
-// leaderless makes the test binary a process whose main thread has exited while another runs.
+// leaderless is the environment variable that makes the test binary a process whose main thread has exited, while
+// another thread runs.
 const leaderless = "OUTRIDER_TEST_LEADERLESS"
 
 func init() { // runs on the main thread

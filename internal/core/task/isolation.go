@@ -3,15 +3,15 @@
 
 package task
 
-// Isolation selects what a program has for itself instead of sharing it with the host.
+// Isolation selects what a program does not share with the host.
 type Isolation struct {
-	// Tmp: /tmp and /var/tmp are the directory tmp in TaskDir, which is made if it is missing.
+	// Tmp replaces /tmp and /var/tmp by the directory tmp in TaskDir, which is made if it is missing.
 	Tmp bool `json:"tmp,omitempty"`
 
-	// IPC: System V IPC, POSIX message queues (ipc_namespaces(7)) and /dev/shm.
+	// IPC separates System V IPC, POSIX message queues (ipc_namespaces(7)) and /dev/shm.
 	IPC bool `json:"ipc,omitempty"`
 
-	// PID: process ids, and its own /proc (pid_namespaces(7)). Another process is the namespace's init.
+	// PID separates process ids and /proc (pid_namespaces(7)). The program is not the namespace's init.
 	PID bool `json:"pid,omitempty"`
 
 	// Hostname is the host name that the program sees (uts_namespaces(7)), empty for the host's own.
@@ -21,7 +21,7 @@ type Isolation struct {
 	Files []File `json:"files,omitempty"`
 }
 
-// File is a small file that only the program sees. Path is absolute, and only root can change the directories in it.
+// File is a small file that only the program sees. Path is absolute, in directories that only root can change.
 type File struct {
 	Path    string `json:"path"`
 	Content string `json:"content"`

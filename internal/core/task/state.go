@@ -16,8 +16,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
 )
 
-// StateVersion is written into every State. A reader accepts any version up to its own; fields are
-// only ever added.
+// StateVersion is written into every State. A reader accepts any version up to its own; fields are only ever added.
 const StateVersion = 1
 
 // State contains everything that a new process needs to find a task again, to report how it ended
@@ -46,16 +45,16 @@ type State struct {
 	// Identity is the main process; its PID is 0 until the process is forked.
 	Identity Identity `json:"identity"`
 
-	// OOMKills is the cgroup's count of OOM kills at the start: Nomad uses one cgroup for all
-	// runs of a task in an allocation.
+	// OOMKills is the cgroup's count of OOM kills at the start. It may include kills of earlier runs: Nomad uses one
+	// cgroup for all runs of a task in an allocation.
 	OOMKills uint64 `json:"oom_kills,omitempty"`
 
-	// LimitHits is the cgroup's count of hits of the memory limit at the start.
+	// LimitHits is how often the cgroup had hit its memory limit at the start.
 	LimitHits uint64 `json:"limit_hits,omitempty"`
 
-	// Mounts is the mount namespace that was made for the task, if its command needs one
-	// (OwnMounts). If it is missing, as in a State of an earlier version, the main process's
-	// namespace may have been made by the process itself.
+	// Mounts is the mount namespace that the task was started in: its own if the command needs one (OwnMounts), and
+	// otherwise the supervisor's. It is missing in a State of an earlier version. The main process's present namespace is
+	// no substitute, since the process may have created it.
 	Mounts *MountNamespace `json:"mounts,omitempty"`
 }
 
@@ -73,17 +72,16 @@ type Output struct {
 	// Collector selects the process that writes the output to the log files.
 	Collector Collector `json:"collector"`
 
-	// AllocDir is the allocation's directory. The files are <AllocDir>/alloc/logs/<Task>.stdout.N
-	// (and .stderr.N). It is empty with CollectorNone.
+	// AllocDir is the allocation's directory, or empty with CollectorNone. The log files are
+	// <AllocDir>/alloc/logs/<Task>.stdout.N (and .stderr.N).
 	AllocDir    string `json:"alloc_dir,omitempty"`
 	MaxFiles    int    `json:"max_files,omitempty"`
 	MaxFileSize int64  `json:"max_file_size,omitempty"` // bytes
 
-	// StderrFrom is the end of stderr before the start. Earlier output belongs to earlier runs.
+	// StderrFrom is where stderr ended before the start. Anything before it was written by earlier runs.
 	StderrFrom LogPlace `json:"stderr_from,omitzero"`
 
-	// FIFOs are the inodes of the FIFOs stdout and stderr in the task's directory.
-	// Used by CollectorDriver.
+	// FIFOs are the inodes of the FIFOs stdout and stderr in the task's directory. Used by CollectorDriver.
 	FIFOs [2]Inode `json:"fifos,omitzero"`
 
 	// Stdout and Stderr are the FIFOs of Nomad's logmon, or os.DevNull. Used by CollectorNomad.
@@ -110,8 +108,8 @@ const (
 // ErrNoState is returned for a task without a state file.
 var ErrNoState = errors.New("no state of this task on disk")
 
-// DefaultDir is the directory of root's stores, unless the operator configures another. It is removed with the last
-// store.
+// DefaultDir contains the stores of plugins that run as root, unless the operator configures another directory. It is
+// removed with the last store.
 const DefaultDir = "/run/outrider"
 
 // Store is the directory in which one supervisor keeps the states of its tasks:
@@ -128,7 +126,7 @@ func (s Store) Log() string { return filepath.Join(s.Dir, "supervisor.log") }
 // TaskDir is the directory of one task's files: task.json, record, and the FIFOs stdout and
 // stderr. Its name is a hash, since an id contains slashes and has no length limit.
 func (s Store) TaskDir(id string) string {
-	// not a cryptographic hash: every launch would pay for that package's initialization
+	// not a cryptographic hash: each launcher process would spend time on that package's initialization
 	sum := fnv.New128a()
 	sum.Write([]byte(id))
 	return filepath.Join(s.Dir, "tasks", hex.EncodeToString(sum.Sum(nil)))
@@ -146,21 +144,21 @@ func (s Store) Save(st *State) error {
 	return writeJSON(filepath.Join(s.TaskDir(st.ID), "task.json"), st)
 }
 
-// Load reads a task's state. The error is ErrNoState if the state is missing, and another one if it
+// Load reads a task's state. The error is ErrNoState if the state is missing. It is a different error if the state
 // cannot be read: truncated, or written by a newer version.
 func (s Store) Load(id string) (*State, error) { return loadState(s.TaskDir(id)) }
 
 // unclaimed is the name of the marker file of a run that no agent has recorded.
 const unclaimed = "unclaimed"
 
-// MarkUnclaimed marks a task that no agent has recorded yet: an agent that is killed now will not
-// recover the task by its id. It is called after Save, before the program runs.
+// MarkUnclaimed marks a task that no agent has recorded yet: if the agent is killed now, the next one does not know the
+// task's id. Call it after Save and before the program runs.
 func (s Store) MarkUnclaimed(id string) error {
 	return os.WriteFile(filepath.Join(s.TaskDir(id), unclaimed), nil, 0o600)
 }
 
-// Claim removes the mark of MarkUnclaimed permanently: an agent has recorded the task. A task that
-// is claimed already, or has no files, is not an error.
+// Claim removes the mark of MarkUnclaimed permanently, after an agent has recorded the task. It is not an error if the
+// task is claimed already or has no files.
 func (s Store) Claim(id string) error {
 	if !s.Unclaimed(id) { // so a claimed task on a read-only disk is no error either
 		return nil
@@ -201,8 +199,7 @@ func (s Store) place(dir, id string) error {
 	return err
 }
 
-// List returns the states of all tasks. It leaves out a state that cannot be read, and completes an
-// interrupted Rename.
+// List returns the states of all tasks, except those that cannot be read. It also completes an interrupted Rename.
 func (s Store) List() (states []*State, err error) {
 	entries, err := os.ReadDir(filepath.Join(s.Dir, "tasks"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -224,7 +221,7 @@ func (s Store) List() (states []*State, err error) {
 	return states, nil
 }
 
-// Remove deletes all files of a task. A task without files is not an error.
+// Remove deletes all files of a task. It is not an error if there are none.
 func (s Store) Remove(id string) error { return os.RemoveAll(s.TaskDir(id)) }
 
 // Retired is the directory of the records of destroyed tasks.

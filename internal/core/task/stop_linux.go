@@ -62,8 +62,8 @@ func signalSum(text string) unix.Signal {
 	return unix.Signal(sig)
 }
 
-// SignalledLeft reports, after the main process has ended, whether another process that received the
-// stop signal in this mode is left. The init of the task's PID namespace does not count.
+// SignalledLeft reports whether a process is left that received the stop signal in this mode, not counting the init of
+// the task's PID namespace. Call it after the main process has ended.
 func (st *State) SignalledLeft(mode KillMode) bool {
 	switch mode {
 	case KillAll:
@@ -102,8 +102,8 @@ func (st *State) Processes() []Stat {
 	return stats
 }
 
-// session returns the processes of the main process's session. It returns none if the main process
-// is gone, because another session may have got the number of that process as its id.
+// session returns the processes of the main process's session. It returns none if the main process is gone: the kernel
+// may then have reused its pid, which is the session's id, for another session.
 func (st *State) session() (found []Stat) {
 	table, err := Processes()
 	leader := table[st.Identity.PID]

@@ -8,7 +8,7 @@ import (
 	"strconv"
 )
 
-// Processes reads all of /proc once.
+// Processes returns all processes in /proc by pid.
 func Processes() (map[int]Stat, error) {
 	d, err := os.Open("/proc")
 	if err != nil {
@@ -30,8 +30,7 @@ func Processes() (map[int]Stat, error) {
 	return table, nil
 }
 
-// Descendants returns the processes below pids, without pids themselves, children before
-// grandchildren.
+// Descendants returns the descendants of pids in a table from Processes, children before grandchildren.
 func Descendants(table map[int]Stat, pids ...int) []Stat {
 	children := make(map[int][]Stat, len(table))
 	for _, st := range table {

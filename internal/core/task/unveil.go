@@ -14,10 +14,10 @@ import (
 type Unveil struct {
 	Paths []UnveiledPath `json:"paths"`
 
-	// Defaults: the program may also use the paths that most programs need.
+	// Defaults adds the paths that most programs need.
 	Defaults bool `json:"defaults,omitempty"`
 
-	// Strict: the program is not started if the kernel cannot deny everything else.
+	// Strict prevents the program's start if the kernel cannot deny access to all other paths.
 	Strict bool `json:"strict,omitempty"`
 }
 
@@ -27,11 +27,11 @@ type UnveiledPath struct {
 	Path  string `json:"path"`  // absolute
 	Modes string `json:"modes"` // of r, w, x and c, see landlock.Modes
 
-	// Optional: the path may be missing.
+	// Optional is set if the path may be missing.
 	Optional bool `json:"optional,omitempty"`
 
-	// Author: the job's author has named the path. Other paths are the operator's: on those, only links of root are
-	// followed, because a task may have created other links.
+	// Author is set if the job's author has named the path, and not the operator. In an operator's path, only links that
+	// belong to root are followed, because a task may have created other links.
 	Author bool `json:"author,omitempty"`
 }
 
@@ -48,7 +48,7 @@ func ParseUnveiled(option, text string) (UnveiledPath, error) {
 	return UnveiledPath{Path: path.Clean(at), Modes: modes}, nil
 }
 
-// Reveal allows the use of paths, if the program is confined.
+// Reveal adds paths that need not exist to Unveil, if the program is confined.
 func (c *Command) Reveal(modes string, paths ...string) {
 	for _, path := range paths {
 		if c.Unveil != nil {
