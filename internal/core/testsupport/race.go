@@ -13,10 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BeginRoles is the first call of a TestMain whose binary also runs in other roles, such as the supervisor. With the
-// race detector, it executes the binary again with options of the detector, because a role's environment may lack them.
-// Without the options, each process waits for a second before it exits, and the report of a race in a role is lost with
-// the role's output.
+// BeginRoles is the first call of a TestMain whose binary also runs in other roles, such as the supervisor. If the race
+// detector has no options (GORACE), BeginRoles executes the binary again with options. Without them, each process waits
+// for a second before it exits, and the race report of a role is lost together with the role's output.
 func BeginRoles() {
 	if os.Getenv("GORACE") != "" {
 		return
@@ -26,7 +25,7 @@ func BeginRoles() {
 	panic(err)
 }
 
-// EndRoles prints the races in all processes of the binary, and returns the exit code of the tests.
+// EndRoles prints the race reports of all the binary's processes, and returns code, or 1 if only races were found.
 func EndRoles(code int) int {
 	found, _ := filepath.Glob(reports() + ".*")
 	for _, file := range found {
@@ -37,7 +36,7 @@ func EndRoles(code int) int {
 	return code
 }
 
-// reports is the path of the detector's reports, to which it appends a dot and the process ID.
+// reports is the prefix of the paths of race reports: the detector appends a dot and the process ID.
 func reports() string {
 	self, err := os.Executable()
 	if err != nil {

@@ -17,8 +17,9 @@ import (
 
 var recordFlag = flag.String("record", "", "record what this version writes in testdata/<value>, such as v0.1.0")
 
-// EachRelease calls check with each folder of the package's testdata that contains the files and messages of a released
-// version. With the flag -record=v0.2.0, record first fills the folder v0.2.0 from a real run, made for that release.
+// EachRelease calls check for each released version, with the folder in the package's testdata that contains files and
+// messages of the version. With the flag -record=v0.2.0, it first calls record to fill the folder v0.2.0 from a real
+// run.
 func EachRelease(t *testing.T, record, check func(t *testing.T, dir string)) {
 	t.Helper()
 	if *recordFlag != "" {
@@ -34,13 +35,13 @@ func EachRelease(t *testing.T, record, check func(t *testing.T, dir string)) {
 	}
 }
 
-// LaterJSON returns JSON as a later version may write it: with an additional field in each object, except in the values
-// of the keys in maps.
+// LaterJSON returns JSON as a later version may write it, with an additional field in each object. The objects at the
+// keys in maps stay as they are: their members are not fields.
 func LaterJSON(t testing.TB, written []byte, maps ...string) []byte {
 	t.Helper()
 	var value any
 	d := json.NewDecoder(bytes.NewReader(written))
-	d.UseNumber() // an inode has more digits than a float64
+	d.UseNumber() // a float64 cannot represent every inode number
 	must.NoError(t, d.Decode(&value), must.Sprintf("%s", written))
 	later, err := json.Marshal(withField(value, maps))
 	must.NoError(t, err)

@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command nomad-driver-floor is a driver for benchmarks that starts no process and collects no output: the cost of its
-// tasks is Nomad's own share.
+// Command nomad-driver-floor is a driver for benchmarks that starts no process and collects no output. A task of this
+// driver costs only what Nomad itself uses.
 package main
 
 import (

@@ -11,8 +11,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers/testutils"
 )
 
-// Kill ends a driver's harness like DriverHarness.Kill, but without its data race: closing the client stops the server,
-// and go-plugin does not support two concurrent stops.
+// Kill ends a driver's harness. It only closes the client, which stops the server too. DriverHarness.Kill stops the
+// server a second time, concurrently, which is a data race in go-plugin.
 func Kill(h *testutils.DriverHarness) {
 	client := reflect.ValueOf(h).Elem().FieldByName("client")
 	_ = (*plugin.GRPCClient)(client.UnsafePointer()).Close()

@@ -54,7 +54,7 @@ func Write(dir string, port int, options ...string) (Server, error) {
 		"AuthenticationMethods publickey",
 		"PermitRootLogin prohibit-password",
 		"PidFile none",
-		"StrictModes no", // the files are below a directory for temporary files
+		"StrictModes no", // every user can write to a parent directory, such as /tmp
 		"UsePAM no",
 		"UseDNS no",
 		"MaxStartups 200",
@@ -98,7 +98,7 @@ func (s Server) Endpoint(name, dir, user string) string {
 `, name, dir, s.Port, user, s.KeyFile, s.HostKey)
 }
 
-// find returns the absolute path of sshd, which sshd requires.
+// find returns the absolute path of sshd, which refuses to run by a relative path.
 func find() (string, error) {
 	for _, name := range []string{"sshd", "/usr/sbin/sshd", "/run/current-system/sw/bin/sshd"} {
 		if path, err := exec.LookPath(name); err == nil {

@@ -23,8 +23,8 @@ const answer = "stick: "
 // serial line without flow control.
 const patience = time.Second
 
-// Serve writes each line that a task writes to a node to out, and answers on the same node, until
-// ctx ends. A line of more than 4 kB is treated as several lines.
+// Serve reads the lines that tasks write to the nodes, until ctx ends. It copies each line to out, and answers on the
+// same node. A line of more than 4 kB is treated as several lines.
 func (p *Plugged) Serve(ctx context.Context, out io.Writer) error {
 	var all sync.WaitGroup
 	var writing sync.Mutex // held while a line is written to out

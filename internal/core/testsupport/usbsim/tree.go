@@ -30,7 +30,7 @@ func treeOf(port string) string {
 
 func usbNode(bus, address int) string { return fmt.Sprintf("dev/bus/usb/%03d/%03d", bus, address) }
 
-// writer writes files below a directory until the first error.
+// writer writes files below a directory. After an error, it writes nothing more.
 type writer struct {
 	root *os.Root
 	err  error
@@ -49,8 +49,8 @@ func (w *writer) file(name, content string) {
 	}
 }
 
-// link makes a relative symbolic link name to a target. An existing link with the same target is not
-// an error: a killed process may have left it.
+// link makes name a relative symbolic link to a path. If the link exists already, as after a killed process, that is
+// not an error.
 func (w *writer) link(name, to string) {
 	w.dir(path.Dir(name))
 	if w.err == nil {

@@ -3,8 +3,8 @@
 
 // Package usbsim simulates USB sticks, for tests and demonstrations without hardware. It makes the
 // files of a stick in /sys and /dev below a separate directory, with a pseudo-terminal for each
-// device node. A stick stays plugged in as long as its process runs. This needs neither root nor a
-// kernel with USB. The directory contains
+// device node. A stick stays plugged in as long as its process runs, which needs neither root
+// nor a kernel with USB. The directory contains
 //
 //	sys/bus/usb/devices/1-1        a link to sys/devices/pci0000:00/0000:00:14.0/usb1/1-1
 //	dev/bus/usb/001/004            the descriptors; addresses of a bus start at 4, each plug takes the next
@@ -98,7 +98,7 @@ type Plugged struct {
 	dir       string
 	root      *os.Root   // dir; links that lead out of it are errors
 	terminals []terminal // in the order of Functions
-	claim     *os.File   // of the port; nil once unplugged
+	claim     *os.File   // the port's locked file; nil once unplugged
 }
 
 // Plug plugs the stick into dir, and makes dir if it is missing. The caller must call Unplug. Plug
@@ -193,7 +193,7 @@ func (p *Plugged) pull() error {
 	for _, t := range p.terminals {
 		t.close()
 	}
-	err = errors.Join(err, p.root.Remove(state(p.Port))) // safe, since the directory is locked
+	err = errors.Join(err, p.root.Remove(state(p.Port))) // no other process is opening it: the directory is locked
 	p.claim.Close()
 	p.claim = nil
 	return err

@@ -25,7 +25,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Script emulates OpenZFS' program zfs. The program of zfs-fuse is in the same directory, with Suffix after its name.
+// Script is a program that emulates OpenZFS's zfs. It runs the zfs of zfs-fuse, which must be in the same directory
+// under the script's name with Suffix.
 //
 //go:embed zfs.sh
 var Script string
@@ -55,7 +56,7 @@ type Options struct {
 	Env      []string // additional environment of the daemon
 }
 
-// ErrMissing is wrapped by the error of Make if this machine lacks a requirement. The error of Make names it.
+// ErrMissing is wrapped by Make's error if this machine lacks a requirement. The error names the requirement.
 var ErrMissing = errors.New("missing requirement")
 
 // Open returns the pool of a directory, and reports whether Make has made that pool.
@@ -197,13 +198,13 @@ func Remove(dir string) error {
 	return os.RemoveAll(dir)
 }
 
-// mountPoints returns the mount points of a pool's datasets, including those that a killed plugin was about to use. It
-// returns none if the daemon does not respond.
+// mountPoints returns the mount points of a pool's datasets, mounted or not: a killed plugin may have made a directory
+// for a mount. It returns none if the daemon does not respond.
 func (p Pool) mountPoints() []string {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	list := exec.CommandContext(ctx, p.Program, "list", "-H", "-r", "-o", "mountpoint", p.Root)
-	list.WaitDelay = time.Second // children keep its output open
+	list.WaitDelay = time.Second // children of a killed script keep its output open
 
 	out, err := list.Output()
 	if err != nil {

@@ -32,7 +32,7 @@ func TestRemove_LeavesNothing(t *testing.T) {
 			mount := filepath.Join(t.TempDir(), "mount")
 			zfs(t, pool, "create", "-o", "mountpoint="+mount, pool.Root+"/a")
 			must.NoError(t, os.WriteFile(filepath.Join(mount, "file"), []byte("x"), 0o600))
-			unmounted := filepath.Join(t.TempDir(), "unmounted") // the plugin was killed before the mount
+			unmounted := filepath.Join(t.TempDir(), "unmounted") // as if the plugin was killed before the mount
 			zfs(t, pool, "create", "-o", "canmount=noauto", "-o", "mountpoint="+unmounted, pool.Root+"/b")
 			must.NoError(t, os.Mkdir(unmounted, 0))
 			daemons := daemons(t)
@@ -104,7 +104,7 @@ func TestScript_BehavesLikeOpenZFS(t *testing.T) {
 	must.Eq(t, pool.Root+"\n"+pool.Root+"/c\n", zfs(t, pool, "list", "-H", "-r", "-o", "name", pool.Root))
 }
 
-// A kill of OpenZFS' program does not interrupt its system call.
+// With OpenZFS, killing zfs does not interrupt the system call that does the work. The script behaves the same.
 func TestScript_CompletesACommandAfterAKill(t *testing.T) {
 	dir := t.TempDir()
 	program, works, done := filepath.Join(dir, "zfs"), filepath.Join(dir, "works"), filepath.Join(dir, "done")

@@ -86,7 +86,8 @@ func (l *Link) close() {
 	l.changed.Broadcast()
 }
 
-// pass blocks while the link is cut, and counts bytes to the server. It returns false when the link is closed.
+// pass waits until the link is not cut, and subtracts toServer bytes from the budget. It returns false if the link is
+// closed.
 func (l *Link) pass(toServer int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -75,7 +75,7 @@ func Unprivileged() Option {
 const mark = "OUTRIDER_SSHDTEST"
 
 // Start starts a server and waits until it responds. If the test runs as root, the user has an empty home directory, so
-// no profile of the machine is executed. Only sshd and its children see this, through a mount at /etc/passwd.
+// no profile of the machine is executed. Only sshd and its children see this user: Start mounts a file at /etc/passwd.
 func Start(t testing.TB, options ...Option) *Server {
 	t.Helper()
 	current, err := user.Current()
@@ -87,7 +87,7 @@ func Start(t testing.TB, options ...Option) *Server {
 	for _, option := range options {
 		option(s)
 	}
-	s.lines = append(s.lines, "SetEnv "+strings.Join(s.env, " ")) // the first SetEnv counts
+	s.lines = append(s.lines, "SetEnv "+strings.Join(s.env, " ")) // sshd ignores any later SetEnv
 	if os.Geteuid() == 0 {
 		s.makeAccount()
 	}

@@ -23,11 +23,12 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport/zfsfuse"
 )
 
-// step is the environment variable with the progress of Main. Programs that tests start inherit it.
+// step is the environment variable that distinguishes the processes of Main: the outer one has none, the inner one
+// "enter", and programs that tests start "inside".
 const step = "OUTRIDER_ZFSFUSE_TEST"
 
-// Main is the TestMain of packages with pools. It runs the tests in a new mount namespace, since only one zfs-fuse can
-// run in a mount namespace. Without root it runs them directly, and no pools can be made.
+// Main is the TestMain of packages whose tests make pools. It runs the tests in a new mount namespace, where no other
+// zfs-fuse runs. Without root it runs them directly, and they cannot make pools.
 func Main(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
@@ -109,7 +110,7 @@ func newPool(t testing.TB, size int64) zfsfuse.Pool {
 	return pool
 }
 
-// Sub makes a dataset below the pool's root, with its parents.
+// Sub makes a dataset below the pool's root, with missing parents, and returns its full name.
 func Sub(t testing.TB, pool zfsfuse.Pool, name string) (root string) {
 	t.Helper()
 	root = pool.Root + "/" + name
@@ -132,7 +133,7 @@ func UnmountBelow(t testing.TB, dir string) {
 	Unmount(t, dirs...)
 }
 
-// Unmount unmounts datasets manually. See zfs.sh for the reason for statfs and the wait.
+// Unmount unmounts datasets without the program zfs. The script zfs.sh explains the access and the wait before that.
 func Unmount(t testing.TB, dirs ...string) {
 	t.Helper()
 	for _, dir := range dirs {
