@@ -80,7 +80,7 @@ func (w Wheel) Archive() ([]byte, error) {
 	z := zip.NewWriter(&b)
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		h := &zip.FileHeader{Name: name, Method: zip.Deflate}
-		h.CreatorVersion, h.ExternalAttrs = 3<<8, cmp.Or(w.Modes[name], 0o100644)<<16 // made on Unix
+		h.CreatorVersion, h.ExternalAttrs = 3<<8, cmp.Or(w.Modes[name], 0o100644)<<16 // 3: made on Unix, with a Unix mode
 		f, err := z.CreateHeader(h)
 		if err != nil {
 			return nil, err
@@ -95,8 +95,8 @@ func (w Wheel) Archive() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// WriteSource writes a source distribution of the wheel to a directory. Both of its build methods do
-// nothing but run this Python code: setup.py, and a build backend in the distribution (PEP 517, backend-path).
+// WriteSource writes a source distribution of the wheel to a directory. A build only runs this Python code, with either
+// build method: setup.py, or a build backend in the distribution (PEP 517, backend-path).
 func (w Wheel) WriteSource(dir, code string) error {
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)
