@@ -19,26 +19,23 @@ var ErrLost = errors.New("connection was lost")
 // Client keeps a connection to a process that may exit and be replaced at any time. Replies and
 // events have type R. A Client is safe for concurrent use.
 type Client[R any] struct {
-	// Dial returns a connection made by Open. It starts the process if necessary. Only one call
-	// runs at a time.
+	// Dial must return a connection from Open, and start the process if necessary. It is not called concurrently.
 	Dial func(ctx context.Context) (*Conn[R], error)
 
 	// Opened, if set, is called with each new connection before Connect returns it.
 	Opened func(*Conn[R])
 
-	// Lost, if set, is called when the current connection has ended by itself, before another
-	// one is opened. It must not call the Client.
+	// Lost, if set, is called when the current connection has ended, before another one is opened. It must not call the
+	// Client, whose mutex is held.
 	Lost func()
 
 	// Event is called with each event, from one goroutine per connection.
 	Event func(R)
 
-	// Needed reports whether to replace a lost connection immediately instead of at the next
-	// call.
+	// Needed reports whether to replace a lost connection immediately instead of at the next call.
 	Needed func() bool
 
-	// WriteTime bounds the sending of a request. If the process does not read for this long, the
-	// connection is closed.
+	// WriteTime limits how long Call may take to send a request. After that, it closes the connection.
 	WriteTime time.Duration
 
 	// Log receives messages for the operator.
@@ -49,7 +46,7 @@ type Client[R any] struct {
 	conn    *Conn[R]
 }
 
-// Open starts receiving from a transport. Closing the connection closes the transport.
+// Open returns a connection over a transport, and begins to receive. Closing the connection closes the transport.
 func (c *Client[R]) Open(t *Transport) *Conn[R] {
 	conn := &Conn[R]{
 		Transport: t, writeTime: c.WriteTime, pending: map[uint64]chan Message[R]{}, lost: make(chan struct{}),
@@ -59,7 +56,7 @@ func (c *Client[R]) Open(t *Transport) *Conn[R] {
 		c.mu.Lock()
 		conn.lose()
 		inUse := c.conn == conn
-		if inUse { // under the lock of lose: a caller that gets ErrLost reconnects immediately, and must get a new Conn
+		if inUse { // before mu is unlocked: a caller that gets ErrLost calls Connect, which must not return this Conn
 			c.conn = nil
 			if c.Lost != nil {
 				c.Lost()
@@ -105,8 +102,8 @@ func (c *Client[R]) Connect(ctx context.Context) (*Conn[R], error) {
 	return conn, nil
 }
 
-// Repeat calls do with a connection. If the connection is lost during the call, Repeat calls do again
-// with a new connection, up to four times in all.
+// Repeat calls the function do with a connection. If the connection is lost during the call, Repeat calls the function
+// again with a new connection, up to four times in all.
 func (c *Client[R]) Repeat(ctx context.Context, do func(*Conn[R]) error) error {
 	for try := 0; ; try++ {
 		conn, err := c.Connect(ctx)

@@ -11,8 +11,8 @@ import (
 // maxQueued is the maximum number of messages queued for a client.
 const maxQueued = 2048
 
-// Peer is the server's side of a connection. Messages to the client are queued, so a client that
-// does not read never blocks a caller.
+// Peer is the server's side of a connection. It queues messages to the client, so Event never waits for a client that
+// does not read.
 type Peer struct {
 	*Transport
 	out  chan *Message[any]

@@ -23,7 +23,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// listenVar is the variable with a path at which the test binary listens; the binary then does nothing else.
+// listenVar is the environment variable that makes the test binary listen at a path, and do nothing else.
 const listenVar = "OUTRIDER_TEST_LISTEN"
 
 func TestMain(m *testing.M) {
@@ -73,7 +73,7 @@ func TestTransport_DeliversDescriptorsWithTheirMessage(t *testing.T) {
 	}
 }
 
-// A message that was read without its descriptor would take the descriptor of the next message.
+// Without an error, the receiver would take the descriptor of the next message for this message.
 func TestTransport_EndsWhenADescriptorIsLost(t *testing.T) {
 	a, b := pair(t)
 	must.NoError(t, a.Send("first", os.Stdin))
