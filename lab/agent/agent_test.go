@@ -137,6 +137,26 @@ func TestAgent_CloseRemovesEverything(t *testing.T) {
 	must.NoError(t, a.Close(t.Context()), must.Sprint("the second close"))
 }
 
+func TestAgent_CloseWaitsForTasksOfPurgedJobs(t *testing.T) {
+	a := run(t, agent.Host)
+	dir := t.TempDir()
+	job := sleeper("s")
+	started, ended := filepath.Join(dir, "started"), filepath.Join(dir, "ended")
+	script := fmt.Sprintf("trap 'sleep 2; touch %s; exit' INT; touch %s; while :; do sleep 0.1; done", ended, started)
+	job.TaskGroups[0].Tasks[0].SetConfig("command", "/bin/sh").SetConfig("args", []string{"-c", script})
+	_, _, err := a.Client().Jobs().Register(job, nil)
+	must.NoError(t, err)
+	testsupport.Eventually(t, "the task traps the signal", func() bool { return exists(started) })
+	must.NoError(t, agent.Purge(t.Context(), a.Client(), "default", "s"))
+	must.NoError(t, a.Close(t.Context()))
+	must.True(t, exists(ended), must.Sprint("Close killed the task, which had 5 s to end"))
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
 func TestAgent_ClosingAClientKeepsTasksOfOtherNodes(t *testing.T) {
 	server := run(t, agent.Host)
 	client, err := agent.Run(t.Context(), agent.Options{

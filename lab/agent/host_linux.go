@@ -12,16 +12,19 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/owndir"
 	"github.com/outrider-dev/outrider/internal/core/task"
 	"github.com/outrider-dev/outrider/internal/core/testsupport/zfsfuse"
+	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
 // markVar is an environment variable of the agent that all its processes inherit. Its value is the agent's directory.
@@ -129,9 +132,31 @@ func (a *hostAgent) Alive(ctx context.Context) error {
 func (a *hostAgent) Close(ctx context.Context) error {
 	var jobs error
 	if a.process().alive() && a.client != nil && a.info.Server == "" {
-		jobs = StopJobs(ctx, a.client, "")
+		jobs = errors.Join(StopJobs(ctx, a.client, ""), a.waitForRemovals(ctx))
 	}
 	return errors.Join(jobs, a.Stop(ctx), a.clean(ctx))
+}
+
+// waitForRemovals waits for allocations of purged jobs, for at most 20 s. A purge removes them from the server at once,
+// so StopJobs does not see them. The client stops their tasks, destroys them, and then removes their directories.
+func (a *hostAgent) waitForRemovals(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	err := poll.Until(ctx, 50*time.Millisecond, func() (done bool, err error) {
+		known, _, err := a.client.Allocations().List((&api.QueryOptions{Namespace: "*"}).WithContext(ctx))
+		if err != nil {
+			return false, fmt.Errorf("failed to list allocations: %w", err)
+		}
+		dirs, err := filepath.Glob(filepath.Join(a.DataDir(), "alloc", uuid))
+		removed := slices.ContainsFunc(dirs, func(dir string) bool {
+			return !slices.ContainsFunc(known, func(k *api.AllocationListStub) bool { return k.ID == filepath.Base(dir) })
+		})
+		return !removed, err
+	})
+	if ctx.Err() != nil {
+		return nil // the caller kills the tasks that still run, with the agent
+	}
+	return err
 }
 
 // clean removes everything that the agent may have left. It looks for what exists, so it works no matter how the agent
