@@ -24,7 +24,8 @@ func BenchmarkCreate(b *testing.B) {
 	}
 }
 
-// keepParents makes groups of another task next to those of g, so that removing g's groups never removes their parents.
+// keepParents makes the groups of a second task. They share their parents with the groups of g, so Remove never has to
+// remove the parents.
 func keepParents(b *testing.B, g Group) {
 	other := Group{Mode: V1, V1: map[string]string{}}
 	for _, dir := range g.Owned {

@@ -40,9 +40,9 @@ const (
 	None Mode = "none" // no usable cgroup: a Group of this mode does nothing and has no statistics
 )
 
-// ErrUnavailable is wrapped by an error of [Group.Create] if this process may not use the groups, or if groups that
-// Nomad should have made are missing. Nomad itself ignores a failure to make them, so a driver may continue with a
-// Group of mode None.
+// ErrUnavailable is wrapped by the error of [Group.Create] if this process is not permitted to use the groups, or if
+// groups that Nomad should have made are missing. Nomad runs a task even if it could not make the task's groups, so a
+// driver may do the same, with a Group of mode None.
 var ErrUnavailable = errors.New("cgroup is unavailable")
 
 // Group describes the control groups of one task. It is a plain value: it can be copied, compared as JSON, and used by
@@ -50,7 +50,7 @@ var ErrUnavailable = errors.New("cgroup is unavailable")
 type Group struct {
 	Mode Mode `json:"mode"`
 
-	// Path is, on v2, the directory of the scope, exactly as Nomad sent it.
+	// Path is the directory of the task's scope on v2, exactly as Nomad sent it. It is empty on v1.
 	Path string `json:"path,omitempty"`
 
 	// V1 maps each v1 controller to the task's directory. Controllers that are mounted together ("cpu,cpuacct") have the
@@ -63,20 +63,21 @@ type Group struct {
 	// Controllers lists the controllers that the group has on v2. On v1 they are the keys of V1.
 	Controllers []string `json:"controllers,omitempty"`
 
-	// Owned lists the directories that Create makes and Remove removes. Unified is the first: a process is started in it,
-	// and only then joins the v1 groups.
+	// Owned lists the directories that Create makes and Remove removes. A task's Unified comes first, because its process
+	// starts there and then joins the v1 groups.
 	Owned []string `json:"owned,omitempty"`
 
-	// Leaf marks a group planned by [Leaf] for a supervisor. Create kills no process in it, since its caller may be one.
+	// Leaf marks a group planned by [Leaf] for a supervisor. Create does not kill the processes in it, because one of them
+	// may be the caller.
 	Leaf bool `json:"leaf,omitempty"`
 
-	// Home is the v2 group of the process that planned a Leaf. [Group.Leave] moves an agent without root back to it, since
-	// such an agent can write to no other group outside the leaf.
+	// Home is the v2 group of the process that planned a Leaf. It is the only group outside the leaf into which an agent
+	// without root can move itself, so [Group.Leave] moves such an agent there.
 	Home string `json:"home,omitempty"`
 }
 
-// Has reports whether the group has a controller, so limits can be set and statistics read: "memory", "cpu", "cpuset",
-// "pids" or [IO].
+// Has reports whether the limits of a controller can be set, and its statistics read. controller is "memory", "cpu",
+// "cpuset", "pids" or [IO].
 func (g Group) Has(controller string) bool {
 	switch g.Mode {
 	case V2:
@@ -99,7 +100,7 @@ func (g Group) dirs() []string {
 		return []string{g.Path}
 	case V1:
 		if g.Unified != "" {
-			out = append(out, g.Unified) // first, because empty reads a single file there
+			out = append(out, g.Unified) // first, because Empty has to read only one file there
 		}
 		for _, controller := range v1Controllers {
 			dir := g.V1[controller]
@@ -119,20 +120,20 @@ func (g Group) cgroup2() string {
 	return g.Unified
 }
 
-// nomadDirs returns those of dirs that Nomad made.
+// nomadDirs returns the directories in dirs() that Nomad made.
 func (g Group) nomadDirs() []string {
 	return slices.DeleteFunc(g.dirs(), func(dir string) bool { return slices.Contains(g.Owned, dir) })
 }
 
-// IsMissing reports whether an error means that a cgroup or one of its interface files does not exist. The kernel
-// returns ENODEV if the group was removed after its file or directory was opened, when the file is used or a process is
-// cloned into the directory.
+// IsMissing reports whether an error means that a cgroup or one of its interface files does not exist. For a file or
+// directory that was opened before its cgroup was removed, the kernel returns ENODEV: when the file is read or written,
+// or when a process is cloned into the directory.
 func IsMissing(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
 }
 
-// children returns the names of the cgroups directly below dir. Most cgroups have none and are not read: the link count
-// of a cgroup directory is 2 plus the number of its subdirectories.
+// children returns the names of the cgroups directly below dir. It reads dir only if dir has subdirectories, which most
+// cgroups do not: the link count of a cgroup directory is 2 plus the number of its subdirectories.
 func children(dir string) []string {
 	var st unix.Stat_t
 	if unix.Stat(dir, &st) != nil || st.Nlink == 2 {

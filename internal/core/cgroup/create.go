@@ -15,17 +15,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ours is the mode bit that marks parent directories made by this package. Remove removes such a parent with the last
-// group in it, but not one that an operator made. It is the sticky bit, since that has no meaning in a cgroup file
-// system and mkdir can set it.
+// ours is the mode bit that marks the parent directories made by this package. Remove removes such a parent together
+// with its last group, but never a parent that an operator made. The bit is the sticky bit: mkdir can set it, and a
+// cgroup file system gives it no meaning.
 const ours = unix.S_ISVTX
 
-// Create makes the missing directories, kills processes left in them by an earlier run of the
-// same task, and writes the limits. The caller then starts a process in the group
-// ([Group.OpenDir], [Group.TasksFiles]).
+// Create makes the group's missing directories, kills the processes that an earlier run of the same task left in the
+// existing ones, and writes the limits. After Create, start a process in the group with [Group.OpenDir] and
+// [Group.TasksFiles].
 //
-// If Create fails, it removes our directories. The error wraps [ErrUnavailable] if Nomad's groups
-// are missing, or if this process may not use them.
+// If Create fails, it removes the directories in Owned. The error wraps [ErrUnavailable] if Nomad's groups are missing,
+// or if this process is not permitted to use them.
 func (g Group) Create(l Limits) (err error) {
 	if g.none() {
 		return nil
@@ -56,7 +56,7 @@ func (g Group) Create(l Limits) (err error) {
 		if err == unix.EEXIST {
 			used = append(used, dir)
 			if dir == g.cgroup2() {
-				if err := renew(dir); err != nil { // if a process is in dir, renew cannot replace it and only cleans it
+				if err := renew(dir); err != nil { // if a process is in dir, renew only cleans it
 					return err
 				}
 			}
@@ -73,7 +73,7 @@ func (g Group) Create(l Limits) (err error) {
 	return g.limit(l)
 }
 
-// delegate enables the controllers of our own v2 group in the two groups above it.
+// delegate enables the group's controllers in the two v2 groups above it, if the group is made by us and not by Nomad.
 func (g Group) delegate() error {
 	if g.Mode != V2 || g.Leaf || !slices.Contains(g.Owned, g.Path) {
 		return nil
@@ -94,8 +94,8 @@ func (g Group) delegate() error {
 	return nil
 }
 
-// clear makes existing directories usable like new ones: it thaws them, kills their processes, removes their
-// sub-cgroups, and lets them contain processes again.
+// clear prepares existing directories for a new run: it thaws them, kills their processes, removes their sub-cgroups,
+// and replaces a cgroup2 directory that has been used.
 func (g Group) clear(dirs []string) error {
 	if len(dirs) == 0 {
 		return nil
@@ -126,21 +126,19 @@ func (g Group) clear(dirs []string) error {
 	return nil
 }
 
-// usedBefore reports whether a cgroup2 directory has ever held a process that ran.
+// usedBefore reports whether any process has ever run in a cgroup2 directory.
 func usedBefore(dir string) bool {
 	cpu, err := readKeys(filepath.Join(dir, "cpu.stat"))
 	return err == nil && cpu["usage_usec"] > 0
 }
 
-// renew replaces an empty cgroup2 directory with a new one of the same name.
+// renew replaces an empty cgroup2 directory with a new one of the same name. If the directory is not empty, renew
+// undoes the settings that would prevent a process from starting in it.
 //
-// Once cgroup.kill was used on a group, Linux since 6.14 and the stable kernels of 2025
-// immediately kill every process cloned into it (CLONE_INTO_CGROUP), for as long as the group
-// exists: fork compares the group's kill count with that of the parent process's group. Nomad
-// keeps the scope when it restarts a task in place. A new directory has a kill count of 0, and
-// its statistics cover only this run.
-//
-// If the directory cannot be removed, renew cleans it as far as possible.
+// A replacement is necessary because Nomad keeps the scope when it restarts a task in place. After one write to
+// cgroup.kill, Linux since 6.14 and the stable kernels of 2025 immediately kill every process that is cloned into the
+// group (CLONE_INTO_CGROUP), for as long as the group exists: fork compares the kill count of the new process's group
+// with the kill count of its parent's group. A new directory has a kill count of 0, and statistics of this run only.
 func renew(dir string) error {
 	if unix.Rmdir(dir) == nil {
 		if err := mkdir(dir); err != nil {
@@ -148,8 +146,8 @@ func renew(dir string) error {
 		}
 		return nil
 	}
-	// a task with write access may have delegated controllers to its own sub-groups: no process
-	// can be started in a group that does so (cgroup-v2.rst, "No Internal Process Constraint")
+	// No process can be started in a group that delegates controllers to sub-groups (cgroup-v2.rst, "No Internal Process
+	// Constraint"). A task with write access may have done that.
 	if down := words(filepath.Join(dir, "cgroup.subtree_control")); len(down) > 0 {
 		if err := writeFile(filepath.Join(dir, "cgroup.subtree_control"), "-"+strings.Join(down, " -")); err != nil {
 			return err
@@ -191,10 +189,9 @@ func (g Group) TasksFiles() []string {
 	return out
 }
 
-// Remove removes the directories that we made, all sub-cgroups that the task made in any group,
-// and the parents that we made if they are empty. Nomad's directories stay. A missing directory
-// is not an error. If a process is still in a group, Remove retries for a quarter of a second and
-// then returns an error; call it again when the group is empty.
+// Remove removes the directories that we made, all sub-cgroups that the task made in any group, and the parents that we
+// made if they are empty. Nomad's directories stay. A missing directory is not an error. If a process is still in a
+// group, Remove retries for a quarter of a second and then returns an error; call it again when the group is empty.
 func (g Group) Remove() error {
 	if g.none() {
 		return nil
@@ -224,7 +221,7 @@ func (g Group) none() bool { return g.Mode != V1 && g.Mode != V2 }
 // mkdir makes a cgroup and its missing parents. It returns EEXIST if the cgroup exists.
 func mkdir(dir string) error {
 	err := unix.Mkdir(dir, 0o755)
-	// another task's Remove may remove the parent between mkparents and Mkdir
+	// Try again if another task's Remove has removed the parent between mkparents and Mkdir.
 	for range 10 {
 		if err != unix.ENOENT {
 			break
@@ -285,8 +282,8 @@ func removeChildren(dir string) error {
 	return nil
 }
 
-// unavailable returns the error for a directory that cannot be used. It wraps ErrUnavailable if
-// the cause is the configuration of this machine.
+// unavailable returns the error for a directory that cannot be used. It wraps ErrUnavailable if the cause is the
+// configuration of this machine.
 func unavailable(dir string, err error) error {
 	switch err {
 	case unix.ENOENT, unix.EACCES, unix.EPERM, unix.EROFS, unix.ENOTDIR:

@@ -19,11 +19,11 @@ type Support struct {
 	Mode Mode
 	Root string // "/sys/fs/cgroup"
 
-	// Controllers lists the controllers that tasks can use, among memory, cpu, cpuset, pids and, on v2, io.
+	// Controllers lists the controllers that tasks can use: a subset of memory, cpu, cpuset, pids and, on v2, io.
 	Controllers []string
 
-	// Mounts maps each controller to its writable v1 hierarchy. Symbolic links are resolved, so
-	// controllers that are mounted together have the same directory.
+	// Mounts maps each controller to its writable v1 hierarchy. Symbolic links are resolved, so controllers that are
+	// mounted together have the same directory.
 	Mounts map[string]string
 
 	// Unified is the writable cgroup2 hierarchy on a hybrid system, empty if there is none.
@@ -32,8 +32,7 @@ type Support struct {
 	// Own is the caller's own v2 group.
 	Own string
 
-	// Missing describes in one sentence the features that do not work here, and why. It is
-	// empty if everything works.
+	// Missing describes in one sentence the features that do not work here, and why. It is empty if everything works.
 	Missing string
 }
 
@@ -42,9 +41,8 @@ const defaultRoot = "/sys/fs/cgroup"
 // wanted lists the controllers that limit or measure a task.
 var wanted = []string{"memory", "cpu", "cpuset", "pids"}
 
-// Detect inspects the cgroup file systems below root ("" means /sys/fs/cgroup) without changing
-// them. It costs about twenty system calls: call it for a fingerprint, and reuse the result when
-// tasks start.
+// Detect inspects the cgroup file systems below root ("" means /sys/fs/cgroup) without changing them. It costs about
+// twenty system calls: call it for a fingerprint, and reuse the result when tasks start.
 func Detect(root string) Support {
 	if root == "" {
 		root = defaultRoot
@@ -53,8 +51,7 @@ func Detect(root string) Support {
 	return detect(filepath.Clean(root), self, unix.Geteuid())
 }
 
-// detect implements Detect for a process with this content of /proc/self/cgroup and this
-// effective user id.
+// detect implements Detect. self is the content of /proc/self/cgroup, and euid is the effective user id.
 func detect(root string, self []byte, euid int) Support {
 	none := func(format string, args ...any) Support {
 		return Support{Mode: None, Root: root, Missing: fmt.Sprintf(format, args...)}
@@ -82,8 +79,8 @@ func detectV2(root string, self []byte, euid int, none func(string, ...any) Supp
 			return none("cgroup v2 cannot be used: %s is not writable for user id %d; run the agent as root, or chown the "+
 				"directory to that user", slice, euid)
 		}
-		// starting a process in another cgroup needs write access to cgroup.procs of the nearest
-		// common ancestor (cgroup-v2.rst, delegation)
+		// To start a process in a group below slice, we need write access to cgroup.procs of the nearest common ancestor of
+		// that group and our own (cgroup-v2.rst, delegation).
 		procs := filepath.Join(root, commonParent(ownV2(self), s.parent("")), "cgroup.procs")
 		if !writable(procs) {
 			return none("cgroup v2 cannot be used: %s is not writable for user id %d, so no process can be started in %s; "+
@@ -94,8 +91,9 @@ func detectV2(root string, self []byte, euid int, none func(string, ...any) Supp
 			root, euid, s.parent(""))
 	}
 
-	// A task can use the controllers that its parent delegates. Until Nomad has made its slice, assume
-	// the root's controllers: a slice that we made for a supervisor delegates none.
+	// A task can use the controllers that Nomad's slice delegates. Before Nomad has made the slice, assume that it will
+	// delegate all controllers of the root. A slice with the bit ours is not Nomad's: we made it for a supervisor, and it
+	// delegates none.
 	available, where := words(filepath.Join(root, "cgroup.controllers")), root
 	var st unix.Stat_t
 	if unix.Stat(slice, &st) == nil && st.Mode&ours == 0 {
@@ -103,7 +101,7 @@ func detectV2(root string, self []byte, euid int, none func(string, ...any) Supp
 	}
 	s.addControllers(func(c string) bool { return slices.Contains(available, c) }, where)
 	if slices.Contains(available, IO) {
-		s.Controllers = append(s.Controllers, IO) // optional: not in Missing
+		s.Controllers = append(s.Controllers, IO) // separately, since Missing never reports this optional controller
 	}
 	return s
 }
@@ -135,7 +133,7 @@ func detectV1(root string, euid int, none func(string, ...any) Support) Support 
 	return s
 }
 
-// addControllers fills Controllers, and describes the absent ones in Missing.
+// addControllers sets Controllers to the wanted controllers that are available, and lists the others in Missing.
 func (s *Support) addControllers(has func(string) bool, where string) {
 	var missing []string
 	for _, c := range wanted {
@@ -151,8 +149,8 @@ func (s *Support) addControllers(has func(string) bool, where string) {
 	}
 }
 
-// hierarchies returns the v1 hierarchies that we use, and "unified", if they are mounted below root.
-// A directory without a mount has no cgroup.procs.
+// hierarchies returns the directories of the v1 hierarchies that we use, and of "unified", by name. It omits a
+// directory without cgroup.procs, because no hierarchy is mounted there.
 func hierarchies(root string) map[string]string {
 	out := make(map[string]string)
 	for _, name := range append(slices.Clone(v1Controllers), "unified") {
@@ -164,7 +162,8 @@ func hierarchies(root string) map[string]string {
 	return out
 }
 
-// ownV2 returns the process's own group in the cgroup2 hierarchy, from the line "0::<path>".
+// ownV2 returns the path of a process's cgroup2 group. It is in the line "0::<path>" of /proc/PID/cgroup, whose content
+// is self.
 func ownV2(self []byte) string {
 	for line := range bytes.Lines(self) {
 		if path, ok := bytes.CutPrefix(bytes.TrimSpace(line), []byte("0::")); ok {
@@ -184,7 +183,7 @@ func commonParent(a, b string) string {
 	return "/" + strings.Join(x[:n], "/")
 }
 
-// words returns the fields of an interface file, or none if it cannot be read.
+// words returns the fields of an interface file, or nil if the file cannot be read.
 func words(path string) []string {
 	b, _ := readFile(path)
 	return strings.Fields(string(b))

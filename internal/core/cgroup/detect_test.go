@@ -48,7 +48,7 @@ func TestDetect_ReportsTheUsableModeAndControllers(t *testing.T) {
 		euid        int
 		mode        Mode
 		controllers string
-		missing     string // a part of the sentence; "" for none
+		missing     string // a part of Support.Missing; "" if it must be empty
 	}{
 		{name: "v2 with everything", files: v2,
 			mode: V2, controllers: "memory cpu cpuset pids io"},

@@ -14,9 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The interface files are read and written with direct system calls. Package os would register
-// each with the runtime's poller, since they can be polled, and would try to create a file that
-// the kernel does not provide.
+// The interface files are read and written with direct system calls, because package os has two disadvantages: it
+// registers each open file with the runtime's poller, and os.WriteFile tries to create a missing file.
 
 // readFile returns the content of an interface file. The error names the file.
 func readFile(path string) ([]byte, error) {
@@ -40,12 +39,12 @@ func readFile(path string) ([]byte, error) {
 	}
 }
 
-// pages pools read buffers: with many tasks, several hundred files are read each second, and most
-// contain only a few bytes.
+// pages pools read buffers: with many tasks, several hundred files are read each second, and most contain only a few
+// bytes.
 var pages = sync.Pool{New: func() any { return new([4096]byte) }}
 
-// writeFile writes one value to an interface file, in a single write(2) as the kernel requires.
-// The error names the file and the value.
+// writeFile writes one value to an interface file, in a single write(2) as the kernel requires. The error names the
+// file and the value.
 func writeFile(path, value string) error {
 	fd, err := retry(func() (int, error) { return unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0) })
 	if err == nil {
@@ -58,8 +57,8 @@ func writeFile(path, value string) error {
 	return nil
 }
 
-// retry repeats a call while it fails with EINTR: lowering memory.limit_in_bytes is interrupted
-// by signals, and the Go runtime signals its own threads.
+// retry repeats a call while it fails with EINTR. This happens because signals interrupt a write that lowers
+// memory.limit_in_bytes, and the Go runtime sends signals to its own threads.
 func retry(call func() (int, error)) (int, error) {
 	for {
 		n, err := call()
@@ -82,8 +81,7 @@ func readUint(path string) (uint64, error) {
 	return n, nil
 }
 
-// readKeys reads an interface file with "key number" lines ("flat keyed" in cgroup-v2.rst). It
-// skips all other lines.
+// readKeys reads an interface file with "key number" lines ("flat keyed" in cgroup-v2.rst). It skips all other lines.
 func readKeys(path string) (map[string]uint64, error) {
 	b, err := readFile(path)
 	if err != nil {
@@ -99,8 +97,8 @@ func readKeys(path string) (map[string]uint64, error) {
 	return out, nil
 }
 
-// readPIDs reads cgroup.procs. A process outside the reader's PID namespace is listed as 0 and
-// skipped, since it cannot be signaled.
+// readPIDs returns the pids in a cgroup.procs file. It omits processes outside the reader's PID namespace, which the
+// kernel lists as 0: they cannot be signaled.
 func readPIDs(path string) ([]int, error) {
 	b, err := readFile(path)
 	if err != nil {

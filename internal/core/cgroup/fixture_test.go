@@ -12,8 +12,8 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// fixture writes files below a temporary directory that replaces /sys/fs/cgroup, and returns its
-// path. A name that ends in "/" is a directory.
+// fixture writes files below a temporary directory that replaces /sys/fs/cgroup, and returns its path. A name that ends
+// in "/" is a directory.
 func fixture(t *testing.T, files map[string]string) string {
 	t.Helper()
 	root := t.TempDir()

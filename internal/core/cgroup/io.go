@@ -10,15 +10,15 @@ import (
 	"strings"
 )
 
-// IO is the name of an optional controller of [Plan]: io on v2, blkio on v1.
+// IO is the name of the I/O controller for [Plan] and [Group.Has]. In the kernel it is io on v2 and blkio on v1.
 const IO = "io"
 
 // blkio is the v1 hierarchy of [IO].
 const blkio = "blkio"
 
-// IOMax limits the use of one disk. 0 means no limit.
+// IOMax limits the use of one disk. A limit of 0 is not set.
 type IOMax struct {
-	// Disk is the disk's "major:minor". The kernel accepts no partition.
+	// Disk is the "major:minor" of a whole disk: the kernel does not accept a partition.
 	Disk string `json:"disk"`
 
 	ReadBPS   int64 `json:"read_bps,omitempty"` // bytes per second
@@ -53,8 +53,8 @@ func (g Group) limitIO(l Limits) error {
 	return nil
 }
 
-// setIOWeight writes to the files of io.cost and of the BFQ scheduler. A kernel may have one, both or
-// neither.
+// setIOWeight writes the weight for io.cost and the weight for the BFQ scheduler. A kernel may have only one of the two
+// files; if both are missing, setIOWeight returns an error.
 func (g Group) setIOWeight(weight uint64) error {
 	files := map[string]uint64{"io.weight": weight, "io.bfq.weight": bfqWeight(weight)}
 	dir := g.Path
@@ -80,8 +80,8 @@ func (g Group) setIOWeight(weight uint64) error {
 	return nil
 }
 
-// bfqWeight converts a weight of 1 to 10000 to BFQ's range of 1 to 1000, as systemd does. 100 is
-// the default of both.
+// bfqWeight converts a weight of 1 to 10000 to BFQ's range of 1 to 1000, as systemd does. Both ranges have the default
+// 100.
 func bfqWeight(weight uint64) uint64 {
 	if weight <= 100 {
 		return weight

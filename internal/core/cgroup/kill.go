@@ -13,17 +13,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// killTimeout bounds Kill. A process takes longer than a few milliseconds to die only if it is in
-// uninterruptible sleep (for example on a dead network file system) or is not scheduled.
+// killTimeout limits the duration of Kill. A process takes longer than a few milliseconds to die only if it is in
+// uninterruptible sleep (for example on a dead network file system) or gets no CPU time.
 const killTimeout = 10 * time.Second
 
-// ErrSelf is returned by Signal and Kill if the calling process is in the group or in a group
-// below it: a supervisor with corrupt state must not kill itself or the machine.
+// ErrSelf is returned by Signal and Kill if the calling process is in the group or in a group below it: a supervisor
+// with corrupt state must not kill itself or the machine.
 var ErrSelf = errors.New("cgroup contains the calling process")
 
-// Procs returns the pids of all processes in the group and in the groups below it, sorted and
-// without duplicates. On v1 a process counts if it is in any of the hierarchies. A removed group
-// has none. Processes outside the caller's PID namespace are not listed.
+// Procs returns the pids of all processes in the group and in the groups below it, sorted and without duplicates. On v1
+// it lists a process that is in any of the hierarchies. A removed group has no processes. Processes outside the
+// caller's PID namespace are not listed.
 func (g Group) Procs() ([]int, error) { return procs(g.dirs()...) }
 
 func procs(dirs ...string) ([]int, error) {
@@ -42,8 +42,7 @@ func procs(dirs ...string) ([]int, error) {
 	return slices.Compact(out), nil
 }
 
-// Empty reports whether no process is left in the group or below it. Zombies do not count. A
-// removed group is empty.
+// Empty reports whether no process is left in the group or below it. Zombies do not count. A removed group is empty.
 func (g Group) Empty() (bool, error) { return g.empty(g.dirs()) }
 
 func (g Group) empty(dirs []string) (bool, error) {
@@ -66,8 +65,8 @@ func (g Group) empty(dirs []string) (bool, error) {
 	return true, nil
 }
 
-// Signal sends a signal once to every process that is in the group now. A process that exits
-// during the call is not an error.
+// Signal sends a signal once to every process that is in the group now. A process that exits during the call is not an
+// error.
 func (g Group) Signal(sig unix.Signal) error {
 	pids, err := g.targets()
 	if err != nil {
@@ -76,8 +75,8 @@ func (g Group) Signal(sig unix.Signal) error {
 	return g.signal(pids, sig)
 }
 
-// signal sends a signal to the processes that are still in the group. A process outside
-// the group that has reused a pid never gets the signal.
+// signal sends a signal to those processes in pids that are still in the group. If a process outside the group has
+// reused a pid, it does not get the signal.
 func (g Group) signal(pids []int, sig unix.Signal) error {
 	var errs []error
 	for some := range slices.Chunk(pids, 256) { // each process needs a file descriptor during the call
@@ -103,7 +102,7 @@ func (g Group) signalSome(pids []int, sig unix.Signal) error {
 		defer unix.Close(fd)
 		fds[pid] = fd
 	}
-	now, err := g.Procs() // after PidfdOpen, so each pidfd of a listed pid is of a group member or of a dead process
+	now, err := g.Procs() // after PidfdOpen: the pidfd of a pid in now refers to a group member or to a dead process
 	for _, pid := range now {
 		if fd, open := fds[pid]; open {
 			failed(pid, unix.PidfdSendSignal(fd, sig, nil, 0))
@@ -121,9 +120,9 @@ func (g Group) targets() ([]int, error) {
 	return pids, err
 }
 
-// KillOnce sends SIGKILL to every process of the group and does not wait until they are dead. With cgroup.kill, one
-// call is enough, since no fork escapes it. Without cgroup.kill, KillOnce freezes the group during the call if the
-// kernel can; call it again until [Group.Empty] reports true, as [Group.Kill] does.
+// KillOnce sends SIGKILL to every process of the group and does not wait until they are dead. If the kernel has
+// cgroup.kill, one call is enough, since no fork escapes. Otherwise KillOnce freezes the group during the call if
+// possible; call it again until [Group.Empty] reports true, as [Group.Kill] does.
 func (g Group) KillOnce() error {
 	pids, err := g.targets()
 	if err != nil || g.none() {
@@ -168,8 +167,8 @@ func (g Group) KillOnce() error {
 	return errors.Join(g.signal(rest, unix.SIGKILL), thaw())
 }
 
-// freeze freezes the group if enabled is true. In either case it returns a function that thaws the group: on v1 a
-// killed process dies only after a thaw, and someone else may have frozen the group.
+// freeze freezes the group if enabled is true. It always returns a function that thaws the group. Call it after a kill
+// even if enabled is false: someone else may have frozen the group, and on v1 a frozen process dies only after a thaw.
 func (g Group) freeze(enabled bool) (thaw func() error, err error) {
 	path, on, off := filepath.Join(g.V1["freezer"], "freezer.state"), "FROZEN", "THAWED"
 	if g.Mode == V2 {
@@ -216,8 +215,8 @@ func (g Group) Kill() error {
 	}
 }
 
-// memoryEvents counts events of the memory controller in the group and the groups below it. On v2 it reads key from
-// memory.events; on v1 it adds up what count returns for each directory.
+// memoryEvents counts events of the memory controller in the group and the groups below it. On v2 it returns the value
+// of key in memory.events. On v1 it calls count for each directory and returns the sum.
 func (g Group) memoryEvents(key string, count func(dir string) (uint64, error)) (uint64, error) {
 	if !g.Has("memory") {
 		return 0, nil
@@ -249,12 +248,11 @@ func (g Group) LimitHits() (uint64, error) {
 	return hits, nil
 }
 
-// OOMKills returns how many processes of the group the OOM killer has killed. On v1 the count
-// starts when Nomad makes the group, possibly for an earlier run of the task: compare it with the
-// count after Create.
+// OOMKills returns how many processes of the group the OOM killer has killed. On v1 the count starts when Nomad makes
+// the group, possibly for an earlier run of the task: compare it with the count after Create.
 func (g Group) OOMKills() (uint64, error) {
 	kills, err := g.memoryEvents("oom_kill", func(dir string) (uint64, error) {
-		control, err := readKeys(filepath.Join(dir, "memory.oom_control")) // oom_kill: Linux 4.13
+		control, err := readKeys(filepath.Join(dir, "memory.oom_control")) // has the key oom_kill since Linux 4.13
 		return control["oom_kill"], err
 	})
 	if err != nil {

@@ -52,18 +52,19 @@ func TestV1Kill_KillsAWholeProcessTree(t *testing.T) {
 					t.Errorf("still alive: %s", b)
 				}
 			}
-			// the main process is still a zombie
+			// Remove works although cmd.Wait has not yet reaped the main process
 			test.NoError(t, g.Remove())
 			cmd.Wait()
 		})
 	}
 }
 
-// exits reports whether a process is exiting or dead. An exiting process leaves its cgroup before it becomes a zombie.
+// exits reports whether a process is exiting or dead, from its /proc/PID/stat. An exiting process leaves its cgroup
+// before it becomes a zombie.
 func exits(stat string) bool {
 	f := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
-	flags, _ := strconv.ParseUint(f[9-3], 10, 64) // proc_pid_stat(5)
-	const exiting = 0x4                           // PF_EXITING of linux/sched.h
+	flags, _ := strconv.ParseUint(f[9-3], 10, 64) // field 9 in proc_pid_stat(5)
+	const exiting = 0x4                           // PF_EXITING in linux/sched.h
 	return f[0] == "Z" || f[0] == "X" || flags&exiting != 0
 }
 

@@ -12,8 +12,9 @@ import (
 	"strconv"
 )
 
-// Join moves a process with all its threads into the group; pid 0 means the caller. The kernel waits some milliseconds
-// per hierarchy, for an RCU grace period. Tasks avoid this wait because they are started inside their group.
+// Join moves a process with all its threads into the group; pid 0 means the caller. Each hierarchy takes some
+// milliseconds, since the kernel waits for an RCU grace period. Tasks do not use Join: they are started inside their
+// group.
 func (g Group) Join(pid int) error {
 	dirs := g.dirs()
 	if cpuset := g.V1["cpuset"]; cpuset != "" {
@@ -28,9 +29,9 @@ func (g Group) Join(pid int) error {
 }
 
 // Leave moves the calling process out of the group, so the process can remove the group before it exits. In each
-// hierarchy it moves to the root cgroup. The root of a cgroup namespace accepts no process if it delegates controllers;
-// then Leave uses the group of process 1. An agent without root, to which a group was delegated, can write to neither:
-// it moves to Home.
+// hierarchy Leave first tries the root. The root of a cgroup namespace accepts no process if it delegates controllers;
+// on cgroup2, Leave then tries the group of process 1. Last it tries Home: an agent without root, to which a group was
+// delegated, can write to no other group.
 func (g Group) Leave() error {
 	one, _ := os.ReadFile("/proc/1/cgroup")
 	var errs []error

@@ -17,8 +17,8 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// leaveEnv makes the test binary drop root, then join, leave and remove the leaf that the
-// variable describes as JSON.
+// leaveEnv makes the test binary drop root, then join, leave and remove a leaf. The variable is the leaf's Group as
+// JSON.
 const leaveEnv = "OUTRIDER_TEST_LEAVE"
 
 func init() {
@@ -90,7 +90,7 @@ func TestLeaf_CanBeJoinedAndLeftBeforeItsRemoval(t *testing.T) {
 	must.NoError(t, g.Join(0))
 	got := string(mustRead(t, "/proc/self/cgroup"))
 	test.Eq(t, len(g.Owned), strings.Count(got, name+"/"+name), test.Sprintf("in these groups:\n%s", got))
-	if err := g.Create(Limits{}); err != nil { // as a supervisor that is upgraded in place does
+	if err := g.Create(Limits{}); err != nil { // a supervisor that is upgraded in place does this
 		t.Errorf("again: %v", err)
 	}
 	test.ErrorIs(t, g.Kill(), ErrSelf, test.Sprint("kill"))
@@ -121,7 +121,7 @@ func TestLeaf_IsReplacedAfterAKill(t *testing.T) {
 	must.NoError(t, g.Kill())
 	cmd.Wait()
 	must.NoError(t, g.Create(Limits{}))
-	// in the old directory the kernel would kill this process immediately: see renew
+	// unless Create has replaced the directory, the kernel immediately kills this process: see renew
 	running(t, start(t, Group{Mode: V2, Path: g.cgroup2()}, "exec sleep 60"), "sleep")
 	must.NoError(t, g.Kill())
 	test.NoError(t, g.Remove())

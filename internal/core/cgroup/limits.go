@@ -13,15 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Limits are the resource limits of one task. The zero value of a field leaves that limit
-// unchanged. A limit is not set if the group lacks its controller ([Group.Has]).
+// Limits are the resource limits of one task. The zero value of a field leaves that limit unchanged. A limit is not set
+// if the group lacks its controller ([Group.Has]).
 type Limits struct {
 	// MemoryMax is the hard limit in bytes, above which the task is OOM-killed; -1 means no limit.
 	MemoryMax int64 `json:"memory_max,omitempty"`
 
-	// MemoryLow in bytes is the amount that the kernel tries to protect when the machine runs out
-	// of memory: the job's "memory" if it also sets "memory_max". It is memory.low on v2 and
-	// memory.soft_limit_in_bytes on v1.
+	// MemoryLow is the memory in bytes that the kernel tries to leave to the task when the machine runs out of memory. It
+	// is the job's "memory" if the job also sets "memory_max". The file is memory.low on v2 and memory.soft_limit_in_bytes
+	// on v1.
 	MemoryLow int64 `json:"memory_low,omitempty"`
 
 	// CPUShares is the task's share of the CPU in the units of v1: 2 to 262144, where 1024 is a group's default.
@@ -31,25 +31,25 @@ type Limits struct {
 	// v2 and cpu.cfs_quota_us on v1. 0 means no limit; the kernel's minimum is 1000.
 	CPUQuota int64 `json:"cpu_quota,omitempty"`
 
-	// Cpuset lists the cores reserved for the task, as "0-2,7".
+	// Cpuset lists the cores reserved for the task, such as "0-2,7".
 	Cpuset string `json:"cpuset,omitempty"`
 
 	// PidsMax is the maximum number of processes and threads.
 	PidsMax int64 `json:"pids_max,omitempty"`
 
-	// Swappiness is memory.swappiness of v1; 0 disables swap. It is ignored on v2, which has no
-	// such file, and by kernels without it.
+	// Swappiness is written to memory.swappiness on v1; 0 disables swap. It is ignored on v2 and by kernels without that
+	// file.
 	Swappiness *uint64 `json:"swappiness,omitempty"`
 
-	// IOWeight is the task's share of disks, 1 to 10000 (100 is a group's default). The disk needs the
-	// BFQ scheduler, or io.cost on v2.
+	// IOWeight is the task's share of disks, 1 to 10000 (100 is a group's default). It works on disks with the BFQ
+	// scheduler and, on v2, with io.cost.
 	IOWeight uint64 `json:"io_weight,omitempty"`
 
 	// IOMax limits the use of disks.
 	IOMax []IOMax `json:"io_max,omitempty"`
 
-	// SwapMax is the maximum swap in bytes, in addition to MemoryMax: memory.swap.max of v2. It is
-	// ignored on v1 and by kernels without it.
+	// SwapMax is the maximum swap in bytes, in addition to MemoryMax. It is written to memory.swap.max on v2, and ignored
+	// on v1 and by kernels without that file.
 	SwapMax *uint64 `json:"swap_max,omitempty"`
 }
 
@@ -116,7 +116,7 @@ func (g Group) limit(l Limits) error {
 		}
 		err := writeFile(filepath.Join(dir, file), row.value)
 		if (file == swappinessFile || file == swapFile) && (IsMissing(err) || errors.Is(err, unix.EOPNOTSUPP)) {
-			continue // a kernel without swap
+			continue // the kernel has no swap
 		}
 		if err != nil {
 			return err
@@ -130,9 +130,9 @@ const (
 	swapFile       = "memory.swap.max"
 )
 
-// weight converts cpu.shares of v1 to cpu.weight of v2 with the curve of crun and runc, which
-// maps the minimum, the default and the maximum of both: 2 -> 1, 1024 -> 100, 262144 -> 10000.
-// Nomad's drivers use the same curve, so tasks of all drivers share the CPU fairly.
+// weight converts cpu.shares of v1 to cpu.weight of v2 with the curve of crun and runc, which maps the minimum, the
+// default and the maximum of both: 2 -> 1, 1024 -> 100, 262144 -> 10000. Nomad's drivers use the same curve, so tasks
+// of all drivers share the CPU fairly.
 func weight(shares uint64) uint64 {
 	if shares <= 2 {
 		return 1

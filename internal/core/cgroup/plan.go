@@ -9,33 +9,31 @@ import (
 	"strings"
 )
 
-// v1Controllers lists the v1 hierarchies that a task joins, in this order. freezer is the first, since Nomad's own kill
-// finds the task's processes in it.
+// v1Controllers lists the v1 hierarchies in the order in which a task joins them. freezer is the first, so Nomad's own
+// kill, which looks for processes there, finds the task as early as possible.
 var v1Controllers = []string{"freezer", "pids", "memory", "cpu", "cpuacct", blkio, "cpuset", systemd}
 
-// nomadMakes lists the v1 controllers for which Nomad makes a group for each task (cgroupslib, lifeCG1).
+// nomadMakes lists the v1 controllers for which Nomad itself makes each task's group (cgroupslib, lifeCG1).
 var nomadMakes = []string{"freezer", "memory", "cpu", "cpuset"}
 
-// systemd is the v1 hierarchy without a controller, "name=systemd", in which systemd tracks the
-// processes of its units. Only a Leaf uses it.
+// systemd is the v1 hierarchy "name=systemd". It has no controller: systemd uses it to track the processes of its
+// units. Only a Leaf uses it here.
 const systemd = "systemd"
 
-// Plan returns the groups of a task. It changes nothing. Save the result before [Group.Create]
-// makes any directory, so the directories can be removed in any case.
+// Plan returns the groups of a task. It changes nothing. Save the result before [Group.Create] makes any directory:
+// then the directories can be removed even after a crash.
 //
-// cpusetPath is LinuxResources.CpusetCgroupPath as Nomad sent it: on v2 the task's scope, on v1
-// its cpuset group. If it is empty, the result has mode None. Nomad allows no slash in allocID
-// or taskName.
+// cpusetPath is LinuxResources.CpusetCgroupPath as Nomad sent it: the task's scope on v2, its cpuset group on v1. If it
+// is empty, the result has mode None. Nomad allows no slash in allocID or taskName.
 //
-// optional names controllers that only some tasks need, such as [IO]. The group has them if the
-// kernel does.
+// optional names controllers that only some tasks need, such as [IO]. The group has those that the kernel supports.
 //
-// If the parent's name begins with "outrider-tasks-", all groups are ours, and none is a cpuset
-// group. This is how a task gets groups on a host without an agent.
+// The parent of the groups is derived from cpusetPath, which shows where Nomad really made groups. NOMAD_PARENT_CGROUP
+// cannot be used: Nomad 1.11 sets it to "nomad.slice" even on v1, where it uses /nomad, and regardless of the
+// configured cgroup_parent.
 //
-// The parent of the groups is derived from cpusetPath, which shows where Nomad really made groups.
-// NOMAD_PARENT_CGROUP cannot be used: Nomad 1.11 sets it to "nomad.slice" even on v1, where it
-// uses /nomad, and regardless of the configured cgroup_parent.
+// On a host without an agent, the name of the parent begins with "outrider-tasks-". Then Create makes all groups
+// itself, and the task has no cpuset group on v1.
 func Plan(s Support, cpusetPath, allocID, taskName string, optional ...string) Group {
 	scope := allocID + "." + taskName
 	if cpusetPath == "" || allocID == "" || taskName == "" || strings.Contains(scope, "/") {
@@ -78,7 +76,7 @@ func Plan(s Support, cpusetPath, allocID, taskName string, optional ...string) G
 	return Group{Mode: None}
 }
 
-// isOurs reports whether a parent of groups is ours and not Nomad's.
+// isOurs reports whether this package makes a parent and the groups below it, on a host without an agent.
 func isOurs(parent string) bool { return strings.HasPrefix(filepath.Base(parent), "outrider-tasks-") }
 
 // controllers returns the wanted and optional controllers that a v2 scope really has. Support covers only scopes
@@ -92,16 +90,14 @@ func (s Support) controllers(scope string, optional []string) []string {
 	return slices.DeleteFunc(all, func(c string) bool { return !slices.Contains(has, c) })
 }
 
-// Leaf plans a group for a supervisor. It is separate from the groups of the tasks, whose limits
-// must not apply to the supervisor. It is outside nomad.service: otherwise systemd would kill the
-// supervisor, and with it the tasks, when the agent stops.
+// Leaf plans a group for a supervisor. The tasks' groups cannot be used: their limits must not apply to the supervisor.
+// nomad.service cannot be used either: when the agent stops, systemd would kill the supervisor, and with it the tasks.
 //
-// On v2 it is <parent>/<name>.scope, a sibling of share.slice. On v1 it is <parent>/<name> in the
-// hierarchies that a service manager uses to kill, name=systemd and cgroup2. If neither exists,
-// the mode is None.
+// On v2 the group is <parent>/<name>.scope, a sibling of share.slice. On v1 it is <parent>/<name> in the hierarchies in
+// which a service manager kills processes, name=systemd and cgroup2. If neither is mounted, the mode is None.
 //
-// The parent is derived from cpusetPath, the path of any task of the same agent; empty means
-// Nomad's default. name has no slash.
+// The parent is derived from cpusetPath, the path of any task of the same agent; empty means Nomad's default. name has
+// no slash.
 func Leaf(s Support, cpusetPath, name string) Group {
 	g := Group{Mode: s.Mode, Leaf: true}
 	parent := s.parent(cpusetPath)
@@ -132,8 +128,8 @@ func (g Group) nomadMade(dir string) bool {
 	return slices.ContainsFunc(nomadMakes, func(controller string) bool { return g.V1[controller] == dir })
 }
 
-// parent returns the name of Nomad's parent group, relative to the root of a hierarchy, derived
-// from the path of a group below it.
+// parent returns the path of Nomad's parent group, relative to the root of a hierarchy. It is derived from the path of
+// a group below the parent.
 func (s Support) parent(cpusetPath string) string {
 	def, root, dir := "nomad.slice", s.Root, ""
 	if s.Mode == V1 {

@@ -15,9 +15,8 @@ type Value struct {
 	Known bool
 }
 
-// Stats is the usage that the kernel charges to a group and those below it. Totals start when the
-// group is made and include exited processes. In the groups that Nomad makes on v1,
-// UsagePeak covers all runs of the task.
+// Stats is the usage that the kernel charges to a group and those below it. Totals start when the group is made and
+// include exited processes. In the groups that Nomad makes on v1, UsagePeak covers all runs of the task.
 type Stats struct {
 	CPUTotal  Value // ns of processor time
 	CPUUser   Value // ns
@@ -33,14 +32,14 @@ type Stats struct {
 	UsagePeak Value // bytes; on v2 from Linux 5.19
 }
 
-// Stats reads the statistics. If the group was removed, the error is fs.ErrNotExist. A Group of
-// mode None returns only unknown values and no error.
+// Stats reads the statistics. If the group was removed, the error is fs.ErrNotExist. A Group of mode None returns only
+// unknown values and no error.
 func (g Group) Stats() (Stats, error) {
 	var s Stats
 	r := reader{}
 	switch g.Mode {
 	case V2:
-		cpu := r.keys(g.Path, "cpu.stat") // has the times even without the controller
+		cpu := r.keys(g.Path, "cpu.stat") // has the CPU times even without the cpu controller
 		s.CPUTotal = scale(cpu("usage_usec"), 1000)
 		s.CPUUser = scale(cpu("user_usec"), 1000)
 		s.CPUSystem = scale(cpu("system_usec"), 1000)
@@ -81,7 +80,7 @@ func (g Group) Stats() (Stats, error) {
 	return s, nil
 }
 
-// reader reads interface files until a read fails. A missing file is no failure: its values are unknown.
+// reader reads interface files until a read fails. A missing file is not a failure; its values are unknown.
 type reader struct {
 	err   error
 	found bool

@@ -23,12 +23,11 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// joinEnv makes the test binary join v1 groups, as the launcher does, and exec its arguments.
-// The variable lists the groups' tasks files.
+// joinEnv makes the test binary join v1 groups, as the launcher does, and exec its arguments. The variable lists the
+// groups' tasks files.
 const joinEnv = "OUTRIDER_TEST_JOIN"
 
-// detectEnv makes the test binary print the result of Detect after remount with the variable's
-// value.
+// detectEnv makes the test binary call remount with the variable's value and print the result of Detect.
 const detectEnv = "OUTRIDER_TEST_DETECT"
 
 func init() {
@@ -56,8 +55,8 @@ func init() {
 	os.Exit(125)
 }
 
-// v1Task makes the groups that Nomad makes for a task on v1, and returns the planned Group. At the
-// end of the test it checks that none of our directories is left, and removes Nomad's.
+// v1Task makes the groups that Nomad makes for a task on v1, and returns the planned Group. At the end of the test it
+// kills the task, checks that Remove leaves none of our directories, and removes Nomad's.
 func v1Task(t testing.TB, optional ...string) Group {
 	t.Helper()
 	s := Detect("")
@@ -124,7 +123,7 @@ func countProcs(t testing.TB, g Group) int {
 	return len(pids)
 }
 
-// countSleeps counts the processes that have executed sleep, and not the short-lived shells.
+// countSleeps counts the processes that have executed sleep. It does not count the short-lived shells that start them.
 func countSleeps(t testing.TB, g Group) (n int) {
 	pids, err := g.Procs()
 	must.NoError(t, err)
@@ -136,14 +135,14 @@ func countSleeps(t testing.TB, g Group) (n int) {
 	return n
 }
 
-// withoutUnified returns the group of a machine with only v1, which has no cgroup.kill.
+// withoutUnified returns g as it would be on a machine without cgroup2, so without cgroup.kill.
 func withoutUnified(g Group) Group {
 	g.Owned = slices.DeleteFunc(slices.Clone(g.Owned), func(dir string) bool { return dir == g.Unified })
 	g.Unified = ""
 	return g
 }
 
-// running waits until the process has executed the program of that name. By then, the process is in all groups.
+// running waits until the process has executed the program of that name. The process joins all groups before that.
 func running(t testing.TB, cmd *exec.Cmd, name string) {
 	t.Helper()
 	testsupport.Eventually(t, name+" runs", func() bool {
@@ -151,8 +150,8 @@ func running(t testing.TB, cmd *exec.Cmd, name string) {
 	})
 }
 
-// remount changes the mounts at /sys/fs/cgroup for this process only, which has its own mount
-// namespace: "ro" makes all hierarchies read-only, and "v2" mounts cgroup2 in place of v1.
+// remount changes the mounts at /sys/fs/cgroup. The caller has its own mount namespace. "ro" makes all hierarchies
+// read-only, "v2" mounts cgroup2 in place of v1, and "v2,ro" mounts it read-only.
 func remount(how string) error {
 	if how == "" {
 		return nil
@@ -182,7 +181,7 @@ func remount(how string) error {
 	return nil
 }
 
-// On a host without an agent, Nomad has made no groups.
+// This test does not make Nomad's groups, which do not exist on a host without an agent.
 func TestCreate_WorksWithoutNomadsGroups(t *testing.T) {
 	s := Detect("")
 	if s.Mode == None || os.Geteuid() != 0 {

@@ -60,7 +60,7 @@ func TestV1OOM_CountsSubgroups(t *testing.T) {
 		"memory/x/memory.oom_control":        "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
 		"memory/x/a/memory.oom_control":      "oom_kill 3\n",
 		"memory/x/a/deep/memory.oom_control": "oom_kill 4\n",
-		"memory/x/gone/":                     "", // its files were removed during the read
+		"memory/x/gone/":                     "", // as if its files were removed during the read
 	})
 	n, err := g.OOMKills()
 	must.NoError(t, err)
@@ -74,10 +74,10 @@ func TestV1OOM_CountsSubgroups(t *testing.T) {
 }
 
 func TestV1Kill_ThawsAfterAnError(t *testing.T) {
-	// the id of a thread: no pidfd can be opened for a thread, so the kill fails
+	// Put a thread into the group: a pidfd exists only for a whole process, so the kill fails.
 	tid := make(chan int)
 	end := make(chan struct{})
-	for range 2 { // one of them may be the first thread, whose id is the process's
+	for range 2 { // two, because one of them may be the first thread, whose id is also the pid
 		go func() {
 			runtime.LockOSThread()
 			tid <- unix.Gettid()

@@ -115,7 +115,7 @@ func TestV1Limits_IOHasItsOwnGroup(t *testing.T) {
 		"blkio.throttle.read_iops_device": disk + " 30", "blkio.throttle.write_iops_device": disk + " 40",
 		"blkio.bfq.weight": "550",
 	}
-	if !exists(filepath.Join(Detect("").Mounts[blkio], "blkio.bfq.io_serviced")) { // no BFQ; the root has no weight
+	if !exists(filepath.Join(Detect("").Mounts[blkio], "blkio.bfq.io_serviced")) { // the kernel has no BFQ
 		l.IOWeight = 0
 		delete(want, "blkio.bfq.weight")
 	}
@@ -178,7 +178,7 @@ func TestV1Stats_AreKnownAfterAnOOMKill(t *testing.T) {
 	must.NoError(t, g.Create(Limits{MemoryMax: 24 << 20}))
 	before, err := g.OOMKills()
 	must.NoError(t, err)
-	cmd := start(t, g, "tail /dev/zero") // buffers an endless line
+	cmd := start(t, g, "tail /dev/zero") // buffers an endless line, so it exceeds the limit
 	cmd.Wait()
 	if n, err := g.OOMKills(); err != nil || n != before+1 {
 		t.Errorf("OOM kills: %d, then %d, %v", before, n, err)
@@ -201,7 +201,7 @@ func TestV1Stats_AreKnownAfterAnOOMKill(t *testing.T) {
 func TestV1Create_EndsAnEarlierRun(t *testing.T) {
 	g := v1Task(t)
 	must.NoError(t, g.Create(Limits{}))
-	// a task with permission may make sub-groups
+	// as a task with write access can do
 	inner := filepath.Join(g.V1["memory"], "inner")
 	must.NoError(t, os.Mkdir(inner, 0o755))
 	old := start(t, g, "trap '' TERM; sleep 300 & wait")
@@ -243,7 +243,7 @@ func TestV1Create_RunsConcurrentlyWithRemove(t *testing.T) {
 				mine.Owned = append(mine.Owned, dir+strconv.Itoa(i))
 			}
 			var errs []error
-			for range 50 { // the first Create makes the common parent, the last Remove removes it
+			for range 50 { // the first Create makes the common parent, and the last Remove removes it
 				errs = append(errs, mine.Create(Limits{}), mine.Remove())
 			}
 			done <- errors.Join(errs...)

@@ -19,8 +19,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// v2Task makes a scope as Nomad does, in the machine's cgroup2 hierarchy. The scope has no
-// controllers, so limits cannot be tested with it.
+// v2Task makes a scope as Nomad does, in the machine's cgroup2 hierarchy. The scope has no controllers, so it cannot be
+// used to test limits.
 func v2Task(t *testing.T) Group {
 	t.Helper()
 	s := Detect("")
@@ -36,7 +36,7 @@ func v2Task(t *testing.T) Group {
 	t.Cleanup(func() {
 		test.NoError(t, g.Kill())
 		test.NoError(t, g.Remove())
-		if err := unix.Rmdir(g.Path); err != nil { // as Nomad does; it fails if a sub-group is left
+		if err := unix.Rmdir(g.Path); err != nil { // as Nomad does; Rmdir fails if Remove has left a sub-group
 			t.Errorf("failed to remove the scope: %v", err)
 		}
 	})

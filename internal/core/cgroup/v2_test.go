@@ -33,8 +33,8 @@ var v2Files = map[string]string{
 	"pids.current":        "5\n",
 }
 
-// v2Fixture returns a group of plain files, for tests of written values and of parsing. Such files do not react like
-// the kernel's. The content "-" removes a file.
+// v2Fixture returns a group of plain files, which store written values but do not react like the kernel's. change
+// replaces the content of files; the content "-" removes a file.
 func v2Fixture(t *testing.T, change map[string]string) Group {
 	files := maps.Clone(v2Files)
 	for name, content := range change {
@@ -202,7 +202,7 @@ func TestV2Procs_AreListed(t *testing.T) {
 }
 
 func TestV2Kill_IsOneWrite(t *testing.T) {
-	// a pid above every pid_max
+	// the pid is above every pid_max, so no process has it, and a signal to it would fail
 	g := v2Fixture(t, map[string]string{"cgroup.procs": "999999999\n", "cgroup.events": "populated 1\n"})
 	must.NoError(t, g.KillOnce())
 	test.Eq(t, "1", content(t, g.Path, "cgroup.kill")["cgroup.kill"], test.Sprint("cgroup.kill"))
