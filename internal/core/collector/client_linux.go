@@ -25,15 +25,16 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
-// answerTime limits how long a collector may take to reply to a request that touches no file; the client then replaces
-// it. This loses no output, even if the old collector still runs. While another call takes longer than askAfter, the
-// client sends such requests to check whether the collector responds.
+// A collector that takes longer than answerTime to reply to a request that touches no file is replaced. This loses no
+// output, even if the old collector still runs. When any other call takes longer than askAfter, the client sends such
+// requests to check whether the collector still responds.
 const (
 	answerTime = 10 * time.Second
 	askAfter   = 500 * time.Millisecond
 )
 
-// startTime bounds the start of a collector: an overloaded machine takes seconds to execute it.
+// startTime limits the start of a collector. It is long because an overloaded machine takes seconds to execute a
+// program.
 const startTime = 25 * time.Second
 
 // Config configures a Client.
@@ -49,8 +50,8 @@ type Config struct {
 	// OnEvent is called, from one goroutine, with each event for the user of a task.
 	OnEvent func(Event)
 
-	// Forks is locked from the fork of a collector until OnStart has returned. OnStart is called
-	// with the collector's pid, and OnEnd after the collector has been reaped.
+	// Forks is held from the fork of a collector until OnStart has returned. OnStart is called with the collector's pid,
+	// and OnEnd after the collector has been reaped.
 	Forks          sync.Locker
 	OnStart, OnEnd func(pid int)
 
@@ -59,16 +60,16 @@ type Config struct {
 }
 
 // Client is the supervisor's side of the protocol. It finds the store's collector or starts one, and replaces a
-// collector that has exited. It is safe for concurrent use. A call ends with its context, except
-// while it replaces a collector.
+// collector that has exited. It is safe for concurrent use. A call returns when its context ends, unless it is
+// replacing a collector.
 type Client struct {
 	cfg  Config
 	wire *wire.Client[reply]
 
 	mu    sync.Mutex
 	specs map[string]Spec // the tasks whose output is collected
-	had   []string        // the tasks of the collector when this client connected to it
-	hangs map[string]bool // the tasks whose output blocks the collector, by its reports
+	had   []string        // the tasks that the collector already had when this client connected
+	hangs map[string]bool // whether a task's output blocks the collector, as the collector has reported
 	over  bool
 }
 
@@ -79,15 +80,15 @@ func NewClient(cfg Config) *Client {
 	c := &Client{cfg: cfg, specs: map[string]Spec{}, hangs: map[string]bool{}}
 	c.wire = &wire.Client[reply]{
 		Dial: c.dial, Event: c.received, Needed: c.needed, Log: cfg.Log,
-		WriteTime: answerTime, // limits a write to a collector that no longer reads
+		WriteTime: answerTime, // for a collector that no longer reads its socket
 	}
 	return c
 }
 
-// Start begins to collect the output of a task that is being started. For CollectorDriver, files
-// are the read ends of its FIFOs, which the caller closes. For CollectorNomad, Start returns the
-// task's ends of Nomad's FIFOs. from is the place where this run's stderr begins in the files, which
-// all runs of a task in an allocation share. After an error nothing is collected.
+// Start begins to collect the output of a task that is being started. For CollectorDriver, files are the read ends of
+// the task's FIFOs; the caller closes them. For CollectorNomad, Start returns the task's ends of Nomad's FIFOs. from is
+// the place in the log files where the stderr of this run begins: all runs of a task in an allocation share the files.
+// After an error nothing is collected.
 func (c *Client) Start(
 	ctx context.Context, spec Spec, files ...*os.File,
 ) (ends []*os.File, from task.LogPlace, err error) {
@@ -98,15 +99,15 @@ func (c *Client) Start(
 	return r.Files, r.Body.From, err
 }
 
-// Keep adds a task to those that every collector started later will collect. It starts no collector.
+// Keep makes every collector that is started later collect a task's output. It starts no collector itself.
 func (c *Client) Keep(spec Spec) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.specs[spec.ID] = spec
 }
 
-// Resume ensures that the output of a task that was started earlier is collected. always reports
-// whether the collector had the task without interruption; if so, no output is missing.
+// Resume ensures that the output of a task that was started earlier is collected. It returns true if the collector has
+// had the task without interruption, so no output is missing.
 func (c *Client) Resume(ctx context.Context, spec Spec) (always bool, err error) {
 	c.Keep(spec)
 	if _, err := c.wire.Connect(ctx); err != nil {
@@ -121,8 +122,8 @@ func (c *Client) Resume(ctx context.Context, spec Spec) (always bool, err error)
 	return always, err
 }
 
-// Drain returns when all output of a task is in the files. It returns false if this takes too long,
-// for example because the disk is full or the file system hangs; the collector then continues.
+// Drain returns when all output of a task is in the files. It returns false if this takes too long, for example because
+// the disk is full or the file system hangs; the collector then continues.
 func (c *Client) Drain(ctx context.Context, id string) (all bool, err error) {
 	r, err := c.repeat(ctx, &request{Op: opDrain, ID: id})
 	return err == nil && !r.Body.Waits, err
@@ -163,8 +164,8 @@ func (c *Client) Rename(ctx context.Context, id, to string) error {
 	return err
 }
 
-// End lets the collector exit after it has moved the remaining output. It returns when the collector
-// has exited or ctx has ended. Do not use the Client afterwards.
+// End lets the collector exit after it has moved the remaining output. It returns when the collector has exited or ctx
+// has ended. Do not use the Client afterwards.
 func (c *Client) End(ctx context.Context) {
 	c.mu.Lock()
 	c.over = true
@@ -193,9 +194,9 @@ func (c *Client) repeat(ctx context.Context, req *request, files ...*os.File) (r
 	return r, err
 }
 
-// ask makes one call. If the reply is late, ask checks whether the collector responds at all, and
-// closes the connection if not: a killed process with a thread in a hanging file system does not
-// exit, so its connection stays open.
+// ask makes one call. If the reply is late, ask checks whether the collector responds at all, and otherwise closes the
+// connection. The connection may stay open although the collector was killed: a process with a thread in a hanging file
+// system does not exit.
 func (c *Client) ask(
 	ctx context.Context, conn *connection, req *request, files ...*os.File,
 ) (r wire.Message[reply], err error) {
@@ -230,7 +231,8 @@ func (c *Client) isResponsive(conn *connection) bool {
 	return err == nil
 }
 
-// dial connects to a collector of this build that has all running tasks.
+// dial connects to the running collector. If none runs, or the collector does not reply or belongs to another build,
+// dial starts a new one and passes it all running tasks.
 func (c *Client) dial(ctx context.Context) (*connection, error) {
 	old := c.find()
 	conn, err := c.greet(ctx, old)
@@ -254,8 +256,8 @@ func readIdentity(s task.Store) (id task.Identity, err error) {
 	return id, err
 }
 
-// Find calls OnStart with the pid of a running collector, if one exists. Call it before inspecting
-// this process's children.
+// Find calls OnStart with the pid of a running collector, if one exists. Call it before inspecting this process's
+// children, since the collector may be one of them.
 func (c *Client) Find() {
 	if p := c.find(); p != nil {
 		unix.Close(p.pidfd)
@@ -291,7 +293,8 @@ func (c *Client) find() *process {
 
 var errOther = errors.New("collector belongs to another build")
 
-// greet connects to the running collector. On an error the caller replaces it.
+// greet connects to the running collector p. It returns an error if the caller must replace the collector, or start one
+// because p is nil.
 func (c *Client) greet(ctx context.Context, p *process) (*connection, error) {
 	if p == nil {
 		return nil, unix.ESRCH
@@ -326,14 +329,13 @@ func (c *Client) hello(ctx context.Context, conn *connection) (*reply, error) {
 	return &r.Body, err
 }
 
-// replace starts a new collector and kills the old one. The new collector opens all files of the
-// old one before the old one is killed. It moves output only after the old one's death, since two
-// collectors would overwrite each other's output. (On a file system without splice(2), a hanging
-// collector could still do so. All of Linux's file systems with regular files support splice.)
+// replace starts a new collector and kills the old one. The new collector opens all files of the old one before the
+// kill, but moves output only after it: two collectors would overwrite each other's output.
 //
-// If a collector does not die immediately, its threads are in hanging file systems. Each such thread
-// holds the lock of its FIFO (in splice(2)), and exits when the file system responds, before it
-// moves further bytes. So there is no need to wait for it.
+// If the old collector does not die immediately, its threads are in hanging file systems. There is no need to wait:
+// each such thread holds the lock of its FIFO (in splice(2)), and exits when the file system responds, before it moves
+// further bytes. (This is not true on a file system without splice(2), but all of Linux's file systems with regular
+// files have it.)
 func (c *Client) replace(ctx context.Context, old *process) (*connection, error) {
 	if old != nil {
 		defer unix.Close(old.pidfd)
@@ -357,8 +359,8 @@ func (c *Client) replace(ctx context.Context, old *process) (*connection, error)
 	return conn, nil
 }
 
-// handOver passes the tasks to a new collector, kills the old one and activates the new one. It
-// calls opened when the new collector has opened its files.
+// handOver passes the tasks to a new collector, kills the old one and activates the new one. It calls opened when the
+// new collector has opened its files.
 func (c *Client) handOver(
 	ctx context.Context, conn *connection, id task.Identity, old *process, specs []Spec, opened func(),
 ) error {
@@ -377,7 +379,7 @@ func (c *Client) handOver(
 	}
 	taken.Wait()
 	opened()
-	// allocate disk space before killing the old collector, which stays active if the disk is full
+	// write the file before killing the old collector: if the disk is full, the old collector stays active
 	fresh := identityFile(c.cfg.Store) + ".new"
 	b, err := json.Marshal(id)
 	if err != nil {
@@ -397,10 +399,9 @@ func (c *Client) handOver(
 	return err
 }
 
-// hold keeps the FIFOs of tasks open until release. Otherwise, output in a FIFO would be lost if its
-// task ended before the new collector has opened the FIFO. hold does not touch a FIFO that blocked
-// the last collector: this process would block too, and could not even be killed. hold waits for
-// at most takeTime.
+// hold keeps the FIFOs of tasks open until release is called. Otherwise the output in a FIFO would be lost if the task
+// ended before the new collector has opened the FIFO. hold does not touch a FIFO that blocked the last collector: it
+// would block this process too, which then could not even be killed. hold waits for at most takeTime.
 func (c *Client) hold(specs []Spec) (release func()) {
 	fds := make(chan int, 2*len(specs))
 	var opening sync.WaitGroup
@@ -438,14 +439,14 @@ func (c *Client) hold(specs []Spec) (release func()) {
 	}
 }
 
-// takeTime bounds the opening of FIFOs and files. Opening takes longer only if a file system hangs.
+// takeTime limits the opening of FIFOs and files. Opening takes longer only if a file system hangs.
 const takeTime = time.Second
 
-// kill kills the process. It returns when the process is dead, or when all its remaining threads are
-// in uninterruptible sleep (state D of proc_pid_stat(5)).
+// kill kills the process. It returns when the process is dead, or when all its remaining threads are in uninterruptible
+// sleep (state D of proc_pid_stat(5)).
 func (p *process) kill() {
 	_ = unix.PidfdSendSignal(p.pidfd, unix.SIGKILL, nil, 0)
-	// twenty samples in a row, since each write puts a thread into state D for a moment
+	// require twenty samples in a row, because each write puts a thread into state D for a moment
 	for hung := 0; hung < 20 && !task.Dead(p.pidfd, 50*time.Millisecond); {
 		if hung++; !p.hangs() {
 			hung = 0
@@ -491,7 +492,7 @@ func (c *Client) start() (conn *connection, id task.Identity, err error) {
 	}()
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args = []string{c.cfg.Argv0, Role, c.cfg.Store.Dir}
-	// a collector makes little garbage, and a larger heap would cost memory for each plugin
+	// GOGC=10 keeps the heap small: a collector makes little garbage, and each plugin has a collector
 	cmd.Env = []string{buildVar + "=" + c.cfg.Build, "GOGC=10"}
 	cmd.Dir = "/"
 	cmd.Stderr = os.Stderr
@@ -527,7 +528,7 @@ func (c *Client) received(r reply) {
 	}
 }
 
-// needed reports whether any task's output is collected.
+// needed reports whether a lost collector must be replaced, because the output of a task is still collected.
 func (c *Client) needed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -12,18 +12,17 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/logs"
 )
 
-// loop is a single epoll(7) loop over the output of all tasks. Each task uses only a few
-// descriptors.
+// loop watches the output of all tasks with a single epoll(7) instance. Each task uses only a few descriptors.
 //
-// Streams are registered with EPOLLONESHOT. After each event the loop decides when to watch the
-// stream again: small writes are batched, and a full disk causes no busy loop.
+// Streams are registered with EPOLLONESHOT, so the loop decides after each event when to watch the stream again. This
+// batches small writes, and prevents a busy loop while a disk is full.
 //
-// One goroutine, the runner, runs the loop and moves the bytes. If a file system blocks it for
-// longer than stallTime, a new runner takes over, and the old one exits when the file system
-// responds. Until then, each stream of that file system is served by its own goroutine.
+// One goroutine, the runner, runs the loop and moves the bytes. If a file system blocks it for longer than stallTime, a
+// new runner takes over, and the old one exits when the file system responds. Until then, each stream of that file
+// system is served by its own goroutine.
 type loop struct {
 	ep    int
-	watch *time.Timer // fires when the runner is blocked
+	watch *time.Timer // calls takeOver when the runner is blocked
 
 	mu      sync.Mutex
 	watched map[int32]*stream // by descriptor of the FIFO
@@ -35,11 +34,11 @@ type loop struct {
 }
 
 const (
-	// stallTime is the time after which a runner counts as blocked. Moving the content of a full pipe
-	// takes longer only on an overloaded machine.
+	// stallTime is the time after which a runner counts as blocked. Moving the content of a full pipe takes longer only on
+	// an overloaded machine.
 	stallTime = 50 * time.Millisecond
 
-	// hangTime is the time after which the user of the task gets an event.
+	// hangTime is the time after which the user of the task gets an event about blocked output.
 	hangTime = 2 * time.Second
 )
 
@@ -78,7 +77,7 @@ func (l *loop) rest(str *stream, until time.Time) {
 		l.resting[str] = until
 		return
 	}
-	// the runner may be in epoll_wait without a timeout; arming wakes it, since a resting stream has bytes queued
+	// The runner may be in epoll_wait without a timeout. The FIFO still contains bytes, so arming it wakes the runner.
 	time.AfterFunc(time.Until(until), func() { str.locked(func() { l.arm(str.logs.FD()) }) })
 }
 
@@ -108,13 +107,12 @@ func (l *loop) run(runner int) {
 	}
 }
 
-// next returns the next stream to pump, or nil if none is due. It returns false if another runner has
-// taken over.
+// next returns the next stream to pump, or nil if none is due. It returns false if another runner has taken over.
 func (l *loop) next(runner int) (*stream, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.runner != runner {
-		return nil, false // the timer now belongs to the new runner
+		return nil, false // leave the timer alone: the new runner uses it
 	}
 	l.watch.Stop()
 	l.busy = nil
@@ -179,8 +177,8 @@ func (l *loop) takeOver() {
 	})
 }
 
-// timeout returns the timeout for epoll_wait in ms: until the first resting stream is due, or -1
-// without a resting stream.
+// timeout returns the timeout for epoll_wait in ms: the time until the first resting stream is due, or -1 if no stream
+// is resting.
 func (l *loop) timeout() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -204,6 +202,6 @@ func (l *loop) pump(str *stream) {
 	case logs.Later:
 		l.rest(str, r.At)
 	case logs.Ended:
-		str.ended = true // no writer is left; the stream is closed with the task
+		str.ended = true // no writer is left; close the stream only with the task
 	}
 }

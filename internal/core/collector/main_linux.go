@@ -24,14 +24,15 @@ import (
 // Role is the argument that makes the supervisor's binary a collector.
 const Role = "collect"
 
-// buildVar is the environment variable with the collector's build. It is not an argument, so ps shows
-// only the store's directory.
+// buildVar is the environment variable with the collector's build. The build is not an argument, so ps shows only the
+// store's directory.
 const buildVar = "OUTRIDER_COLLECTOR"
 
 // socketFD is the descriptor of the connection to the supervisor that started the collector.
 const socketFD = 3
 
-// linger is how long a collector without a supervisor stays after all writers are gone.
+// linger is how long a collector waits for the next supervisor after the last one has disconnected. After that it exits
+// as soon as all writers are gone.
 const linger = 10 * time.Second
 
 // server is the state of the collector.
@@ -41,18 +42,18 @@ type server struct {
 	loop  *loop
 
 	mu       sync.Mutex
-	outputs  map[string]*output // by task
+	outputs  map[string]*output // by task id
 	closing  int                // number of outputs that were removed from the map but are not closed yet
 	moving   bool
 	ending   bool
-	client   *wire.Peer // the latest supervisor
+	client   *wire.Peer // the connection of the latest supervisor, nil after it has disconnected
 	alone    time.Time  // when the last client disconnected
 	pending  []Event
-	requests atomic.Int64  // number of requests
-	wake     chan struct{} // gets a value when a supervisor has disconnected or sent opEnd
+	requests atomic.Int64
+	wake     chan struct{} // receives a value when a supervisor has disconnected or sent opEnd
 }
 
-// maxPendingEvents bounds the number of events that wait for the next supervisor.
+// maxPendingEvents limits the number of events that wait for the next supervisor.
 const maxPendingEvents = 1000
 
 // Main runs the collector. It does not return.
@@ -72,7 +73,7 @@ func Main() {
 		os.Exit(1)
 	}
 	go s.loop.run(0)
-	s.client = &wire.Peer{} // placeholder until converse has set the first client
+	s.client = &wire.Peer{} // run would exit if client were nil before converse sets it
 	go s.converse(conn)
 	s.run()
 	if s.isNamed() { // otherwise the files belong to another collector
@@ -88,7 +89,7 @@ func (s *server) run() {
 	for tick := time.Tick(time.Second / 4); ; {
 		select {
 		case <-tick:
-			// after a burst of requests the heap and the stacks are mostly garbage
+			// when a burst of requests is over, the heap and the stacks are mostly garbage
 			now := s.requests.Load()
 			if now == asked && now != freed {
 				freed = now
@@ -109,7 +110,7 @@ func (s *server) mayEnd() bool {
 	switch {
 	case s.closing > 0:
 		return false
-	case s.client == nil && !(s.moving && s.isNamed()): // not the active one: another may move the output
+	case s.client == nil && !(s.moving && s.isNamed()): // another collector is active, or will be
 		return true
 	case s.ending:
 	case s.client != nil || time.Since(s.alone) < linger:
@@ -120,15 +121,15 @@ func (s *server) mayEnd() bool {
 			return false
 		}
 	}
-	// all output is in the files: a later supervisor finds no FIFO, and no output is missing
+	// All output is in the files, so nothing is lost if a later supervisor finds no FIFOs.
 	for _, o := range s.outputs {
 		o.removeFIFOs()
 	}
 	return true
 }
 
-// isNamed reports whether the store names this process as the active collector. It returns false if the
-// directory was removed: the next supervisor then starts another collector.
+// isNamed reports whether the store names this process as the active collector. It returns false if the directory was
+// removed: the next supervisor then starts another collector.
 func (s *server) isNamed() bool {
 	id, err := readIdentity(s.store)
 	return err == nil && id.PID == os.Getpid() && id.Alive()
@@ -219,9 +220,8 @@ func (s *server) answer(req *request, files []*os.File) (any, []*os.File) {
 	return r, ends
 }
 
-// take begins to collect the output of a task. For a new task with CollectorNomad it returns the
-// task's ends of the FIFOs. A file that cannot be opened is an error for a new task, and an event
-// for a running one.
+// take begins to collect the output of a task. For a new task with CollectorNomad it returns the task's ends of the
+// FIFOs. If a file cannot be opened, a new task gets an error, and a running task an event.
 func (s *server) take(req *request, files []*os.File, r *reply) (ends []*os.File, err error) {
 	if req.Spec == nil || req.Spec.ID == "" {
 		return nil, errors.New("a request to collect output names no task")
@@ -229,7 +229,7 @@ func (s *server) take(req *request, files []*os.File, r *reply) (ends []*os.File
 	o := &output{server: s, spec: *req.Spec, opened: make(chan struct{})}
 	s.mu.Lock()
 	known := s.outputs[o.spec.ID]
-	// close the known output if a killed supervisor has not completed its start
+	// A known output with other FIFOs is left by a supervisor that was killed while it started the task: close the output.
 	if known != nil && req.New && known.spec.Output.FIFOs != o.spec.Output.FIFOs {
 		s.mu.Unlock()
 		s.close(o.spec.ID)
@@ -270,7 +270,7 @@ func (s *server) take(req *request, files []*os.File, r *reply) (ends []*os.File
 	return ends, nil
 }
 
-// start begins to move output, and makes the socket by which supervisors find this collector.
+// start begins to move output, and listens on the socket through which later supervisors connect.
 func (s *server) start() error {
 	if err := s.listen(); err != nil {
 		return err

@@ -17,16 +17,15 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// drainTime limits how long the last output of a task can delay its end if the disk is
-// full, the file system hangs, or logmon is gone.
+// drainTime limits how long the remaining output can delay the end of a task if the disk is full, the file system
+// hangs, or logmon is gone.
 const drainTime = 2 * time.Second
 
-// output is the output of one task. Its methods block as long as a file system does, unless their
-// comments say otherwise.
+// output is the output of one task. Its methods block while a file system hangs, unless their comments say otherwise.
 type output struct {
 	server *server
 
-	mu    sync.Mutex // guards spec.ID, which may change, and hangs
+	mu    sync.Mutex // guards hangs and spec.ID; rename changes the ID
 	spec  Spec
 	hangs int // number of blocked threads
 
@@ -36,10 +35,10 @@ type output struct {
 	streams []*stream     // set before opened is closed
 	held    []*os.File    // FIFOs of Nomad's logmon, set before opened is closed
 	from    task.LogPlace // start of a new task's stderr, set before opened is closed
-	err     error         // the error of the attempt, set before opened is closed
+	err     error         // why the attempt failed, set before opened is closed
 }
 
-// stream is one output stream of a task that is collected here.
+// stream is the stdout or the stderr of a task with CollectorDriver.
 type stream struct {
 	output *output
 	label  string // "stdout "
@@ -59,8 +58,8 @@ func (str *stream) locked(do func()) {
 	}
 }
 
-// mayHang calls do. It reports to the supervisor if do takes longer than stallTime, and to the user of
-// the task if do takes longer than hangTime. label is the stream's label, or empty.
+// mayHang calls do. If do takes longer than stallTime, mayHang reports this to the supervisor; if it takes longer than
+// hangTime, also to the user of the task. label is the stream's label, or empty.
 func (o *output) mayHang(label string, do func()) {
 	var mu sync.Mutex
 	over, stalled, reported := false, false, false
@@ -94,8 +93,8 @@ func (o *output) mayHang(label string, do func()) {
 
 func (str *stream) mayHang(do func()) { str.output.mayHang(str.label, do) }
 
-// stalls counts the blocked threads of an output, and reports to the connected supervisor whether
-// any is blocked. The next supervisor gets this in the reply to its hello.
+// stalls counts the blocked threads of an output, and reports to the connected supervisor whether any is blocked. A
+// supervisor that connects later gets this in the reply to opHello.
 func (o *output) stalls(on bool) {
 	o.mu.Lock()
 	if on {
@@ -134,8 +133,8 @@ func (o *output) rename(to string) {
 	o.spec.ID = to
 }
 
-// open opens the FIFOs and files. On an error, those that are open stay open: a stream whose file
-// could not be made retries.
+// open opens the FIFOs and log files. After an error, the opened ones stay open: a stream without a log file later
+// tries again to make it.
 func (o *output) open(files []*os.File, isNew bool) (err error) {
 	defer func() {
 		o.err = err
@@ -157,9 +156,9 @@ func (o *output) open(files []*os.File, isNew bool) (err error) {
 	return err
 }
 
-// nomadFIFOs opens the FIFOs of Nomad's logmon, for CollectorNomad only. The collector keeps them
-// open until the task has ended, so output stays in them while no logmon runs. The task gets
-// separate descriptors.
+// nomadFIFOs opens the FIFOs of Nomad's logmon, for CollectorNomad only. It is called twice: the task gets one set of
+// descriptors. The collector keeps the other until the task has ended, so output stays in the FIFOs while no logmon
+// runs.
 func (o *output) nomadFIFOs() (ends []*os.File, err error) {
 	if o.spec.Output.Collector != task.CollectorNomad {
 		return nil, nil
@@ -199,9 +198,9 @@ func (o *output) openStream(i int, files []*os.File) (err error) {
 	return err
 }
 
-// readEndOfTask opens a FIFO that was removed with the state directory, through the descriptor of the
-// task that still writes to it. It returns notFound if the task's descriptor refers to another file:
-// the task could choose a file that only this process may read.
+// readEndOfTask opens a FIFO that was removed with the state directory, through the descriptor with which the task
+// still writes to it. It returns notFound if that descriptor now refers to another file: the task could otherwise make
+// this process read a file that the task may not read itself.
 func (o *output) readEndOfTask(i int, notFound error) (int, error) {
 	pidfd, err := o.spec.Identity.Open()
 	if err != nil {
@@ -233,8 +232,8 @@ func (o *output) watch(l *loop) {
 	})
 }
 
-// drain moves the remaining output of an ended task: the last line is in the file before the exit is
-// reported. It returns within drainTime, and returns false if not all output was moved.
+// drain moves the remaining output of an ended task, so the last line is in the file before the exit is reported. It
+// returns within drainTime, and returns false if not all output was moved.
 func (o *output) drain() bool {
 	return o.bounded(func() bool {
 		all := true
@@ -247,7 +246,7 @@ func (o *output) drain() bool {
 				})
 			})
 		}
-		for _, f := range o.held { // wait until logmon has read all that is queued
+		for _, f := range o.held { // wait until logmon has read it all
 			for end := time.Now().Add(drainTime); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 				if n, err := logs.Queued(int(f.Fd())); err != nil || n == 0 {
 					break
@@ -258,8 +257,8 @@ func (o *output) drain() bool {
 	})
 }
 
-// close ends the collection. It returns within drainTime, and returns false if the work continues in
-// the background. It calls done at the end.
+// close ends the collection and then calls done. It returns within drainTime; if it returns false, the work and the
+// call of done continue in the background.
 func (o *output) close(l *loop, done func()) bool {
 	return o.bounded(func() bool {
 		defer done()
@@ -286,15 +285,15 @@ func (str *stream) close(l *loop) {
 	str.logs = nil
 }
 
-// bounded calls do after the output was opened, and returns its result. After drainTime it returns
-// false while do continues.
+// bounded calls do after the output was opened, and returns its result. If this takes longer than drainTime, bounded
+// returns false while do continues.
 func (o *output) bounded(do func() bool) bool {
 	result := make(chan bool, 1)
 	go func() {
 		<-o.opened
 		result <- do()
 	}()
-	timeout := time.NewTimer(drainTime + 100*time.Millisecond) // with a full disk, do itself takes drainTime
+	timeout := time.NewTimer(drainTime + 100*time.Millisecond) // do itself takes drainTime if the disk is full
 	defer timeout.Stop()
 	select {
 	case all := <-result:
@@ -304,8 +303,8 @@ func (o *output) bounded(do func() bool) bool {
 	}
 }
 
-// atEnd reports whether all output was moved and no writer is left. It never blocks, and returns
-// false for a blocked output.
+// atEnd reports whether all output was moved and no writer is left. It never blocks, and returns false for a blocked
+// output.
 func (o *output) atEnd() bool {
 	select {
 	case <-o.opened:

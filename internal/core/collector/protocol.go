@@ -1,13 +1,12 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package collector implements the process that moves the output of tasks to their log files. It is
-// separate from the supervisor: a hanging file system blocks every thread that accesses it, and a
-// process with a blocked thread cannot even be killed. So the supervisor never accesses files of
-// an allocation.
+// Package collector implements the process that moves the output of tasks to their log files. This process is separate
+// from the supervisor, because a hanging file system blocks every thread that accesses it, and a process with a blocked
+// thread cannot even be killed. The supervisor itself never accesses files of an allocation.
 //
-// One collector serves all tasks of a supervisor. It outlives the supervisor, so the FIFOs of tasks
-// stay open. While a task's files hang, they block a separate thread, and delay no other task.
+// One collector serves all tasks of a supervisor. It outlives the supervisor, so the FIFOs of tasks stay open. If the
+// files of one task hang, they block one thread of the collector, and other tasks are not delayed.
 //
 // Main is the collector process, and Client is the supervisor's side.
 package collector
@@ -21,11 +20,11 @@ import (
 // Spec describes a task whose output is collected.
 type Spec struct {
 	ID     string      `json:"id"`
-	Task   string      `json:"task"` // the task's name; the names of its files begin with it
+	Task   string      `json:"task"` // the task's name, and the first part of the names of its log files
 	Output task.Output `json:"output"`
 
-	// Identity is the process of a running task. If the task's FIFOs were removed, the collector
-	// opens them through this process.
+	// Identity is the process of a running task. If the task's FIFOs were removed, the collector opens them through the
+	// descriptors of this process.
 	Identity task.Identity `json:"identity,omitzero"`
 
 	// UID and GID are the ids of the task's user, for the FIFOs of CollectorNomad; -1 means this process's ids.
@@ -42,21 +41,21 @@ func SpecOf(st *task.State) Spec {
 	return spec
 }
 
-// request and reply are the bodies of wire.Messages.
+// request and reply are the bodies of wire.Messages. op lists which fields each kind of request and its reply use.
 type request struct {
 	Op   op     `json:"op"`
 	ID   string `json:"id,omitempty"`
-	Spec *Spec  `json:"spec,omitempty"` // take
-	New  bool   `json:"new,omitempty"`  // take: the task is being started, and the start fails on an error
-	To   string `json:"to,omitempty"`   // rename
+	Spec *Spec  `json:"spec,omitempty"` // for opTake
+	New  bool   `json:"new,omitempty"`  // for opTake: the task is being started, and the start fails on an error
+	To   string `json:"to,omitempty"`   // for opRename: the new id
 }
 
 type op string
 
 const (
-	opHello  op = "hello"  // -> Build, Tasks, Hangs
-	opTake   op = "take"   // Spec; with New -> From, and for CollectorNomad the task's ends of the FIFOs
-	opGo     op = "go"     // begin to move output: all other collectors have stopped
+	opHello  op = "hello"  // no field -> Build, Tasks, Hangs
+	opTake   op = "take"   // Spec, New -> with New: From, and for CollectorNomad the task's ends of the FIFOs
+	opGo     op = "go"     // begin to move output: all other collectors are dead or blocked
 	opDrain  op = "drain"  // ID -> a reply when all output is in the files, or Waits
 	opClose  op = "close"  // ID: drain and close; blocked work continues in the background
 	opRename op = "rename" // ID, To
@@ -66,9 +65,9 @@ const (
 type reply struct {
 	Error string        `json:"error,omitempty"`
 	Build string        `json:"build,omitempty"`
-	Tasks []string      `json:"tasks,omitempty"` // ids
-	From  task.LogPlace `json:"from,omitzero"`   // the start of a new task's stderr
-	Waits bool          `json:"waits,omitempty"` // a file system hangs or is full
+	Tasks []string      `json:"tasks,omitempty"` // the ids of all tasks that the collector has
+	From  task.LogPlace `json:"from,omitzero"`   // the place in the log files where a new task's stderr begins
+	Waits bool          `json:"waits,omitempty"` // not done yet: a file system hangs or is full
 	Event *Event        `json:"event,omitempty"`
 	Stall *stall        `json:"stall,omitempty"`
 	Hangs []string      `json:"hangs,omitempty"` // ids of tasks whose output is blocked now
@@ -80,9 +79,8 @@ type Event struct {
 	Message string `json:"message"`
 }
 
-// stall reports whether the output of a task blocks a thread of the collector. The thread may hold
-// the lock of the task's FIFO, which open(2) and close(2) need too. So no other process should
-// access the FIFO.
+// stall reports whether the output of a task blocks a thread of the collector. While it does, no other process should
+// access the task's FIFO: the thread may hold the FIFO's lock, which open(2) and close(2) need too.
 type stall struct {
 	ID string `json:"id"`
 	On bool   `json:"on"`

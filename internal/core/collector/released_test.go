@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A supervisor recognizes the collector of an earlier version by its identity and its reply to a hello, and replaces
+// A supervisor recognizes the collector of an earlier version by its identity and its reply to opHello, and replaces
 // it. All other messages are exchanged within one build.
 const (
 	foundFile = "collector.json"
@@ -62,7 +62,7 @@ func recordCollector(t *testing.T, dir string) {
 	c.End(t.Context())
 }
 
-// A collector of an earlier release that is not found would keep moving output, concurrently with the new one.
+// A collector of an earlier release that is not found would move output at the same time as the new one.
 func TestClient_FindsTheCollectorOfEachRelease(t *testing.T) {
 	testsupport.EachRelease(t, recordCollector, func(t *testing.T, dir string) {
 		testsupport.KeepsFields(t, dir, task.Identity{}, task.Output{}, Spec{}, request{}, reply{})
