@@ -161,7 +161,7 @@ var measured = []string{
 	"System Mode", "User Mode", "Total Ticks", "Throttled Periods", "Throttled Time", "Percent",
 }
 
-// needExec starts a task to run commands in.
+// needExec starts a task in which ExecTask can run commands. It ends the case if the driver does not support exec.
 func (c *check) needExec() *run {
 	if !c.caps.Exec {
 		c.notApplicable("the driver declares no support for exec")
@@ -183,7 +183,8 @@ type session struct {
 	code *int
 }
 
-// exec starts a session with this input, followed by the end of input.
+// exec starts a session that runs a script. The session's standard input is input, followed by EOF; without input it
+// stays open.
 func (c *check) exec(r *run, script string, input ...string) *session {
 	driver, ok := c.DriverPlugin.(drivers.ExecTaskStreamingRawDriver)
 	if !ok {

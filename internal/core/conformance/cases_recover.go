@@ -10,8 +10,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 )
 
-// recoverCases cover the state that must outlive the plugin, because an agent that restarts kills
-// its plugins.
+// recoverCases cover the recovery of tasks after a restart. An agent that restarts also kills its plugins, so the
+// driver's state must outlive the driver.
 var recoverCases = []driverCase{
 	{"RecoverTask succeeds for a known task", func(c *check) {
 		r := c.running(waiting)

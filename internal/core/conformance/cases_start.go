@@ -71,8 +71,7 @@ var pluginCases = []driverCase{
 	}},
 }
 
-// wantOpen ends the case if a stream is closed within a second. An agent would reopen it in a busy
-// loop.
+// wantOpen ends the case if a stream is closed within a second. An agent would reopen it in a busy loop.
 func wantOpen[T any](c *check, ch <-chan T) {
 	for end := time.After(time.Second); ; {
 		select {
@@ -119,7 +118,7 @@ var startCases = []driverCase{
 		r := c.startTask("echo out")
 		r.wantExit(0, 0)
 		began := time.Now()
-		c.ok(r.logmon.Stop(), "stopping logmon") // logmon waits 2 s if the driver has not opened and closed the pipe
+		c.ok(r.logmon.Stop(), "stopping logmon") // takes 2 s if the driver has not opened and closed the pipe
 		if took := time.Since(began); took >= 2*time.Second {
 			c.fail("logmon waited %s for the end of the output", took)
 		}
@@ -217,7 +216,7 @@ var startCases = []driverCase{
 		source := filepath.Join(c.dir, "volume")
 		c.ok(os.Mkdir(source, 0o755), "making the volume")
 		c.ok(os.WriteFile(filepath.Join(source, "file"), []byte("of the volume\n"), 0o644), "making the volume")
-		c.ok(os.Chmod(source, 0o777), "making the volume") // for any user of the task
+		c.ok(os.Chmod(source, 0o777), "making the volume") // so that the task can write to it as any user
 		const private = structs.VolumeMountPropagationPrivate
 		r := c.newRun("cat /conformance-volume/file > got; echo > /conformance-volume/new; echo > /conformance-ro/newer",
 			func(cfg *drivers.TaskConfig) {
@@ -274,7 +273,7 @@ var startCases = []driverCase{
 	}},
 }
 
-// needLogmon skips drivers that collect output without Nomad's logmon.
+// needLogmon ends the case if the driver collects output itself, without Nomad's logmon.
 func (c *check) needLogmon() {
 	if c.caps.DisableLogCollection {
 		c.notApplicable("the driver collects output itself")

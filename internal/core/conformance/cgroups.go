@@ -19,8 +19,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
 )
 
-// cgroups creates the cgroups of tasks with Nomad's own code, below a parent of this run. With
-// cgroup v2, it uses the agent's parent if an agent has run on this machine.
+// cgroups creates the cgroups of tasks with Nomad's own code, below a parent that only this run uses. With cgroup v2,
+// it uses the agent's parent if an agent has run on this machine.
 type cgroups struct {
 	support cgroup.Support
 	missing string // why no cgroups can be created; empty if they can
@@ -32,7 +32,7 @@ func newCgroups(logger hclog.Logger) *cgroups {
 	switch {
 	case g.support.Mode == cgroup.V1 && g.support.Mounts["cpuset"] != "":
 		g.parent = "nomad-conformance-" + uuid.Short()
-	case g.support.Mode == cgroup.V2 && delegates(g.support.Root): // a test must not change the root
+	case g.support.Mode == cgroup.V2 && delegates(g.support.Root): // so Nomad need not change the root
 		if delegates(filepath.Dir(cgroupslib.LinuxResourcesPath("", "", false))) {
 			return g
 		}
@@ -45,7 +45,7 @@ func newCgroups(logger hclog.Logger) *cgroups {
 	cores := topology.UsableCores()
 	err := cgroupslib.Init(logger, cores.String())
 	if err == nil {
-		err = cgroupslib.GetPartition(logger, cores).Release(cores) // writes the cores of tasks
+		err = cgroupslib.GetPartition(logger, cores).Release(cores) // writes the cores of the share partition
 	}
 	if err != nil {
 		g.missing = err.Error()
@@ -62,14 +62,13 @@ func delegates(dir string) bool {
 	})
 }
 
-// add creates the groups of a task and returns a function that kills the processes in them and
-// removes them.
+// add creates the groups of a task. remove kills the processes in the groups and removes the groups.
 func (g *cgroups) add(cfg *drivers.TaskConfig) (remove func()) {
 	if g.missing != "" {
 		return func() {}
 	}
 	groups := cgroupslib.Factory(cfg.AllocID, cfg.Name, false)
-	_ = groups.Setup() // the case for cgroups reports errors
+	_ = groups.Setup() // if it fails, so does the case that checks a task's cgroup
 	path := cgroupslib.LinuxResourcesPath(cfg.AllocID, cfg.Name, false)
 	cfg.Resources.LinuxResources.CpusetCgroupPath = path
 	return func() {
@@ -78,7 +77,7 @@ func (g *cgroups) add(cfg *drivers.TaskConfig) (remove func()) {
 	}
 }
 
-// close removes the created groups and returns those that can't be removed.
+// close removes the groups that newCgroups created, and lists in left those that can't be removed.
 func (g *cgroups) close() (left string) {
 	if g.parent == "" {
 		return ""

@@ -20,8 +20,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/reservation"
 )
 
-// checkGroups reports everything in a list that Nomad would refuse or that would mislead its
-// scheduler.
+// checkGroups reports everything in a list of devices that Nomad would refuse or that would mislead Nomad's scheduler.
 func checkGroups(t *testing.T, groups []*device.DeviceGroup) {
 	t.Helper()
 	names, ids := map[string]bool{}, map[string]bool{}

@@ -25,7 +25,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/schema"
 )
 
-// Device is a device plugin with its devices. It runs the cases that every device plugin must pass:
+// Device describes a device plugin and its devices. Test runs the cases that every device plugin must pass:
 //
 //	conformance.Device{
 //		Plugin: func(ctx context.Context, log hclog.Logger) device.DevicePlugin { return device.New(ctx, log, kind) },
@@ -35,22 +35,21 @@ import (
 //
 // Nothing else may change the devices during the test, and at least one must be healthy.
 type Device struct {
-	// Plugin creates the plugin, which must end with ctx.
+	// Plugin creates the plugin, which must release everything when ctx ends.
 	Plugin func(context.Context, hclog.Logger) device.DevicePlugin
 
-	// Config is HCL: the content of the plugin's config block. It should make the plugin detect
-	// changes soon, with a grace period of a few seconds.
+	// Config is HCL: the content of the plugin's config block. It should make the plugin detect changes soon, with a grace
+	// period of a few seconds.
 	Config string
 
-	// Unplug removes one device, and Plug brings the same device back. Both are nil if that is not
-	// possible.
+	// Unplug removes one device, and Plug brings the same device back. Set both to nil if that is not possible.
 	Unplug, Plug func()
 
 	// Measures is set if each healthy device has statistics.
 	Measures bool
 
-	// Release is set for plugins that release their devices. Each call makes the devices for one case, since the
-	// cases run concurrently.
+	// Release is set if the plugin releases its devices. It is called for each case and makes the case's own devices,
+	// because these cases run concurrently.
 	Release func(*testing.T) *Release
 }
 
@@ -96,11 +95,11 @@ func (d Device) Test(t *testing.T) {
 	}
 }
 
-// start creates the plugin at the other end of a socket. At the end of the test, the plugin
-// must have left nothing behind.
+// start creates a plugin and returns a client that is connected to it over gRPC. At the end of the test, start checks
+// that the plugin has left no goroutine and no open file.
 func (d Device) start(t *testing.T) device.DevicePlugin {
 	t.Helper()
-	hclog.DefaultOutput = io.Discard // go-plugin logs each connection to it
+	hclog.DefaultOutput = io.Discard // go-plugin logs each connection to DefaultOutput
 	left := leftSince(held())
 	ctx, cancel := context.WithCancel(context.Background())
 	impl := d.Plugin(ctx, hclog.New(&hclog.LoggerOptions{Output: t.Output(), Level: hclog.Debug}))
@@ -126,8 +125,8 @@ func held() map[string]int {
 	return map[string]int{"goroutines": runtime.NumGoroutine(), "files": len(files)}
 }
 
-// leftSince returns a function that waits until the process has no more goroutines and files than
-// before. If it still has more after a minute, the function describes the difference.
+// leftSince returns a function that waits until no count of held is above its value in before. If one still is after a
+// minute, the function describes the difference.
 func leftSince(before map[string]int) func() string {
 	return func() string {
 		var now map[string]int
@@ -141,8 +140,8 @@ func leftSince(before map[string]int) func() string {
 	}
 }
 
-// settled waits until everything that earlier calls have started is over, that is, until the counts
-// do not change for a while, and returns the counts.
+// settled waits until everything that earlier calls have started is over, that is, until the counts of held do not
+// change for 0.2 s, and returns the counts.
 func settled() map[string]int {
 	now := held()
 	end := time.Now().Add(patience)
@@ -167,7 +166,7 @@ func (d Device) pack(t *testing.T, p device.DevicePlugin) []byte {
 	return packed
 }
 
-// list starts the plugin with its configuration, and also returns its first list.
+// list starts and configures the plugin. It returns the plugin, the stream of its lists of devices, and the first list.
 func (d Device) list(t *testing.T) (device.DevicePlugin, <-chan *device.FingerprintResponse, []*device.DeviceGroup) {
 	t.Helper()
 	p := d.start(t)

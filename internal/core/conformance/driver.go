@@ -17,38 +17,35 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// Driver is the binary of a driver plugin, with or without this core. It runs the cases that
-// every driver must pass:
+// Driver describes the binary of a driver plugin, which need not use this core. Test and Run run the cases that every
+// driver must pass:
 //
 //	conformance.Driver{Exe: "bin/nomad-driver-exec-lite"}.Test(t)
 //
-// The binary is started three times, as by Nomad's plugin loader, and called over gRPC by
-// Nomad's own client code.
+// Nomad's plugin loader starts the binary as in an agent, and Nomad's own client code calls it over gRPC.
 type Driver struct {
-	// Exe is the plugin's binary. If it is empty, this test binary is the plugin: see Main.
+	// Exe is the plugin's binary. If it is empty, the running test binary is also used as the plugin: see Main.
 	Exe string
 
-	// Config is HCL or JSON: the content of the plugin's config block. If the plugin has options
-	// state_dir and cache_dir, they default to directories of the run, and enabled defaults to true.
+	// Config is HCL or JSON: the content of the plugin's config block. If the plugin has options state_dir and cache_dir,
+	// they default to directories of the run, and enabled defaults to true.
 	Config string
 
-	// Task is HCL or JSON: the content of a task's config block. SCRIPT in it stands for a script of
-	// /bin/sh. If Task is empty, it is derived from the options of the driver's tasks: script, code
-	// (of Python), or command and args.
+	// Task is HCL or JSON: the content of a task's config block. SCRIPT in it stands for a script of /bin/sh. If Task is
+	// empty, it is derived from the options of the driver's tasks: script, code (of Python), or command and args.
 	Task string
 
-	// Files returns the directory with the files that the tasks of an allocation see, given the
-	// allocation's directory on this machine. If Files is nil, both are the same directory.
+	// Files returns the directory to which the tasks of an allocation really write, given the allocation's directory on
+	// this machine. Nil means that both are the same.
 	Files func(allocDir string) string
 
-	// Only selects cases by a match of their name. Nil selects all.
+	// Only selects the cases whose name it matches. Nil selects all.
 	Only *regexp.Regexp
 }
 
-// Main is the TestMain of a plugin's own test, whose binary can then also be the plugin:
+// Main implements TestMain for a plugin's own test. The test binary can then also act as the plugin:
 //
 //	func TestMain(m *testing.M) { conformance.Main(m, main) }
-//
 //	func TestDriver_Conforms(t *testing.T) { conformance.Driver{}.Test(t) }
 func Main(m *testing.M, plugin func()) {
 	testsupport.BeginRoles()
@@ -102,8 +99,7 @@ func (d Driver) Test(t *testing.T) {
 	}
 }
 
-// Run runs the cases and calls report after each one. It returns an error if the plugin can't be
-// loaded.
+// Run runs the cases and calls report after each one. It returns an error if the plugin can't be loaded.
 func (d Driver) Run(report func(Result)) error {
 	h, err := newHost(d)
 	if err != nil {
@@ -128,7 +124,7 @@ type driverCase struct {
 	run  func(*check)
 }
 
-// driverCases are all cases in order. A case must leave no task behind.
+// driverCases are all cases in the order of Run. A case must leave no task behind.
 var driverCases = slices.Concat(pluginCases, startCases, endCases, recoverCases, callCases)
 
 // check is one running case. A case ends itself with fail, skip or notApplicable.
@@ -172,7 +168,7 @@ func (c *check) needRoot() {
 
 func (c *check) cleanup(f func()) { c.cleanups = append(c.cleanups, f) }
 
-// until waits for a condition.
+// until waits for a condition. It ends the case if the condition does not hold within soon.
 func (c *check) until(what string, holds func() bool) {
 	if !eventually(soon, holds) {
 		c.fail("%s: not within %s", what, soon)
@@ -189,7 +185,7 @@ func eventually(limit time.Duration, holds func() bool) bool {
 	return true
 }
 
-// receive returns the first value of a stream.
+// receive returns the next value of a stream. It ends the case if none arrives within soon.
 func receive[T any](c *check, ch <-chan T, what string) T {
 	select {
 	case v, open := <-ch:

@@ -35,8 +35,8 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// careless is an unfinished driver that only runs a first job: it loses all state with its process,
-// and reports every exit as a success.
+// careless is an unfinished driver that can run a job, but loses all state with its process and reports every exit as a
+// success.
 type careless struct {
 	drivers.DriverSignalTaskNotSupported
 	drivers.DriverExecTaskNotSupported

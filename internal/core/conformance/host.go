@@ -49,7 +49,7 @@ type host struct {
 	pid int // 0 if a case has ended the plugin
 }
 
-// newHost loads the plugin. The plugin is started twice for inspection, and once for use.
+// newHost loads the plugin as an agent does, and starts it.
 func newHost(d Driver) (*host, error) {
 	h := &host{driver: d, log: &logged{}}
 	if err := h.load(); err != nil {
@@ -77,7 +77,7 @@ func (h *host) load() (err error) {
 	h.tmp = filepath.Join(h.dir, "t")
 	for _, name := range []string{".", "t", "p", "alloc", "mounts"} {
 		dir := filepath.Join(h.dir, name)
-		// tasks of other users need access
+		// tasks that run as other users need access
 		if err := errors.Join(os.MkdirAll(dir, 0o755), os.Chmod(dir, 0o755)); err != nil {
 			return err
 		}
@@ -109,7 +109,8 @@ func (h *host) load() (err error) {
 	return nil
 }
 
-// wrapper returns the path of the plugin in the agent's plugin directory.
+// wrapper returns the path of the script that executes the plugin. Nomad's plugin loader takes the script for the
+// plugin.
 func (h *host) wrapper() string { return filepath.Join(h.dir, "p", filepath.Base(h.driver.Exe)) }
 
 // writeWrapper writes a script that executes exe with additional environment variables.
@@ -123,8 +124,8 @@ func writeWrapper(path, exe string, env map[string]string) error {
 	return os.WriteFile(path, []byte(script.String()), 0o755)
 }
 
-// loadPlugin loads the only plugin of a directory as a starting agent does: one process to identify
-// it, and one to validate its configuration.
+// loadPlugin loads the plugin at path, the only file of its directory, as a starting agent does: it starts one process
+// to identify the plugin, and one to validate its configuration.
 func loadPlugin(log hclog.Logger, path string, options map[string]any) (loader.PluginCatalog, error) {
 	return loader.NewPluginLoader(&loader.PluginLoaderConfig{
 		Logger: log, PluginDir: filepath.Dir(path), SupportedVersions: loader.AgentSupportedApiVersions,
@@ -166,7 +167,7 @@ func (h *host) kill() {
 	h.shutdown()
 }
 
-// shutdown ends the plugin like an agent that shuts down.
+// shutdown ends the plugin as an agent does that shuts down.
 func (h *host) shutdown() {
 	pid := h.pid
 	h.pid = 0
@@ -180,7 +181,7 @@ func (c *check) restart() {
 	c.ok(c.start(), "starting the plugin again")
 }
 
-// close ends the plugin and returns its leftovers.
+// close ends the plugin and describes its leftovers.
 func (h *host) close() (left string) {
 	if h.instance != nil {
 		h.instance.Kill()
@@ -188,7 +189,7 @@ func (h *host) close() (left string) {
 	var pids []int
 	if h.tmp != "" {
 		pids = h.processes()
-		// an idle supervisor ends after seconds, and each look reads all of /proc
+		// look only ten times a second: an idle supervisor takes seconds to exit, and each look reads all of /proc
 		for end := time.Now().Add(patience); len(pids) > 0 && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 			pids = h.processes()
 		}
@@ -207,8 +208,7 @@ func (h *host) close() (left string) {
 	return strings.TrimSpace(left)
 }
 
-// processes returns the plugin's processes: those with its TMPDIR, or with one of its directories
-// in their arguments.
+// processes returns the plugin's processes: those with its TMPDIR, or with one of its directories in their arguments.
 func (h *host) processes() []int {
 	pids := slices.Concat(withEnviron("TMPDIR="+h.tmp),
 		testsupport.ProcessesWith("cmdline", func(arguments string) bool { return strings.Contains(arguments, h.dir+"/") }))
@@ -223,7 +223,7 @@ func withEnviron(variable string) []int {
 	})
 }
 
-// lastWords returns the end of the log of agent and plugin.
+// lastWords returns the last two lines of the log, to which the agent and the plugin write.
 func (h *host) lastWords() string {
 	lines := strings.Split(strings.TrimSpace(h.log.String()), "\n")
 	return strings.Join(lines[max(0, len(lines)-2):], " / ")

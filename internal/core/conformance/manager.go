@@ -1,9 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package conformance has the cases that every driver and every device plugin must pass, and the
-// parts of a Nomad agent that are needed to run them. It is for tests, and for go tool mage
-// conformance; no plugin is linked with it.
+// Package conformance contains the cases that every driver and every device plugin must pass, and the parts of a Nomad
+// agent that are needed to run them. Tests and go tool mage conformance use it; no plugin is linked with it.
 package conformance
 
 import (
@@ -38,8 +37,7 @@ type Binary struct {
 	// Name is the name of the file and of the plugin block in the agent's configuration.
 	Name string
 
-	// Exe is the program. Env is added to the test's own environment, so a test binary can also be the
-	// plugin.
+	// Exe is the program. Env is added to the test's own environment, so a test binary can also be the plugin.
 	Exe string
 	Env map[string]string
 
@@ -47,24 +45,23 @@ type Binary struct {
 	Config string
 }
 
-// Manager is the part of a Nomad agent that handles devices: its plugin loader and its
-// device manager.
+// Manager is the part of a Nomad agent that handles devices: its plugin loader and its device manager.
 type Manager struct {
 	t       *testing.T
 	manager devicemanager.Manager
 	log     logged
 	short   string // the plugin's own temporary directory, which contains its socket
-	killed  int    // how many plugins were killed; each leaves its socket
+	killed  int    // how many plugin processes were killed; each leaves its socket
 
 	mu      sync.Mutex
 	devices []*structs.NodeDeviceResource
 	updates []string // the devices after each update, in the format of Devices
-	wanted  int      // index in updates of the last update that Want has found
+	wanted  int      // index of the last update that Want has found
 	state   *state.PluginState
 }
 
-// StartManager starts a manager with one plugin. At the end of the test, the manager is shut down as by
-// an agent, and must leave no process and no socket.
+// StartManager starts a manager with one plugin. At the end of the test, it shuts the manager down as an agent does,
+// and checks that no process and no socket is left.
 func StartManager(t *testing.T, b Binary) *Manager {
 	t.Helper()
 	m, err := newManager(t, b)
@@ -72,12 +69,12 @@ func StartManager(t *testing.T, b Binary) *Manager {
 	return m
 }
 
-// RefuseManager returns the error of an agent that refuses to start with this plugin.
+// RefuseManager checks that an agent with this plugin refuses to start, and returns the agent's error.
 func RefuseManager(t *testing.T, b Binary) string {
 	t.Helper()
 	m, err := newManager(t, b)
 	must.Error(t, err, must.Sprint("the agent starts"))
-	for _, pid := range m.processes() { // an agent would end here, and its plugins with it
+	for _, pid := range m.processes() { // an agent would exit here, and end its plugins
 		m.kill(pid)
 	}
 	return err.Error()
@@ -102,7 +99,7 @@ func newManager(t *testing.T, b Binary) (*Manager, error) {
 			t.Errorf("process %d is left", pid)
 			m.kill(pid)
 		}
-		// go-plugin kills a plugin that has not ended within 2 s of a request (client.go, Kill)
+		// go-plugin kills a plugin that does not exit within 2 s of a request (client.go, Kill); then its socket is left too
 		killed := m.killed + strings.Count(m.Log(), "plugin failed to exit gracefully")
 		if left, _ := os.ReadDir(m.short); len(left) > killed {
 			t.Errorf("left in the temporary directory: %v", left)
@@ -166,23 +163,22 @@ func (m *Manager) PID() int {
 	return 0
 }
 
-// Updates returns the number of updates of the node's devices. Each of them also updates the node on
-// the servers.
+// Updates returns the number of updates of the node's devices. In an agent, each of them also updates the node on the
+// servers.
 func (m *Manager) Updates() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.updates)
 }
 
-// Devices returns the node's devices, with one line per group, such as
-// "10c4/zigbee/ea60: healthy:1 sick:1(why it is)".
+// Devices returns the node's devices, with one line per group, such as "10c4/zigbee/ea60: healthy:1 sick:1(why it is)".
 func (m *Manager) Devices() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return nodeDevices(m.devices)
 }
 
-// Resources returns the node's devices in Nomad's type.
+// Resources returns the node's devices as values of Nomad's type.
 func (m *Manager) Resources() []*structs.NodeDeviceResource {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -204,15 +200,15 @@ func nodeDevices(groups []*structs.NodeDeviceResource) string {
 	return strings.Join(lines, "\n")
 }
 
-// Want waits for the node to have these devices, in the format of Devices. Updates since the last
-// Want count too, because a test may be slower than a grace period.
+// Want waits for the node to have these devices, in the format of Devices. The node may also have had them at any time
+// since the update that the last Want has found: a test may be slower than a grace period.
 func (m *Manager) Want(devices string, limit time.Duration) {
 	m.t.Helper()
 	found := func() bool {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		i := slices.Index(m.updates[m.wanted:], devices)
-		m.wanted += max(i, 0) // the found update still counts, because it may be wanted again
+		m.wanted += max(i, 0) // keep the found update, because it may be wanted again
 		return i >= 0
 	}
 	if !eventually(limit, found) {
@@ -222,8 +218,7 @@ func (m *Manager) Want(devices string, limit time.Duration) {
 	}
 }
 
-// Reserve reserves devices as an agent does before it starts a task. group is
-// "<vendor>/<type>/<name>".
+// Reserve reserves devices as an agent does before it starts a task. group is "<vendor>/<type>/<name>".
 func (m *Manager) Reserve(group string, ids ...string) (*device.ContainerReservation, error) {
 	part := strings.SplitN(group, "/", 3)
 	return m.manager.Reserve(&structs.AllocatedDeviceResource{
@@ -246,7 +241,8 @@ func (m *Manager) KillPlugin() int {
 	return pid
 }
 
-// Killed waits for the end of a plugin that was killed by other means.
+// Killed counts a kill of the plugin and waits for the process's end. Call it after a kill by other means than
+// KillPlugin.
 func (m *Manager) Killed(pid int) {
 	m.t.Helper()
 	m.killed++
@@ -278,7 +274,7 @@ func alive(pid int) bool {
 	return err == nil && !st.Zombie
 }
 
-// logged is the output of one logger, which locks it to write.
+// logged is the output of one logger, which holds mu during each write.
 type logged struct {
 	mu sync.Mutex
 	b  bytes.Buffer

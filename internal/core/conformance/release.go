@@ -16,33 +16,32 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// Release is the additional input of the cases for plugins that release their devices
-// (device.Releaser). The plugin must have a group of at least two healthy devices.
+// Release is the additional input of the cases for plugins that release their devices (device.Releaser). The plugin
+// must have a group of at least two healthy devices.
 type Release struct {
-	// Binary is the plugin as a file, because the test kills it. Its grace period should be about two
-	// seconds, and the time between its scans less than one second.
+	// Binary is the plugin as a file, because the test kills it. Its grace period should be about two seconds, and the
+	// time between its scans less than one second.
 	Binary Binary
 
 	// Use uses a reservation as a task does, and leaves traces in it. kill ends the use immediately.
 	Use func(*testing.T, *device.ContainerReservation) (kill func())
 
-	// Traces returns the traces of previous holders in a reservation.
+	// Traces returns the traces that earlier calls of Use have left in a reservation.
 	Traces func(*testing.T, *device.ContainerReservation) []string
 
-	// End gives the plugin evidence that the holder of a device has gone for good. The device may
-	// still be in use.
+	// End gives the plugin evidence that the holder of a device has ended. Processes may still use the device.
 	End func(t *testing.T, id string)
 
-	// Blind hides the evidence from the plugin, like an API that returns nothing, without an error,
-	// because its token has lost its permissions. restore makes the evidence visible again. Blind is
-	// nil if the plugin queries no such source.
+	// Blind hides the evidence from the plugin until restore is called. The plugin must get an empty result and no error:
+	// an API does this when the plugin's token has lost its permissions. Blind is nil if the plugin queries no such
+	// source.
 	Blind func(*testing.T) (restore func())
 
 	// Held returns the ids of the devices that have a holder according to the plugin's record.
 	Held func(*testing.T) []string
 }
 
-// releaser is a plugin under test with two of its devices.
+// releaser is one case: a plugin and two of its devices.
 type releaser struct {
 	Release
 	*testing.T
@@ -51,7 +50,7 @@ type releaser struct {
 	a, b  string
 }
 
-// sweeps is long enough for several sweeps.
+// sweeps is enough time for several sweeps of the plugin.
 const sweeps = 2 * time.Second
 
 func (d Device) testRelease(t *testing.T) {
@@ -64,7 +63,7 @@ func (d Device) testRelease(t *testing.T) {
 		kill := r.Use(r.T, r.reserve(r.a))
 		_, err := r.Manager.Reserve(r.group, r.a)
 		must.ErrorContains(r, err, "in use")
-		// on a busy machine, the grace period of about two seconds may end before the other device is reserved
+		// try again if a busy machine reserves the other device only after the grace period of about two seconds
 		for try := 1; ; try++ {
 			waited := make(chan error, 1)
 			began := time.Now()
@@ -102,7 +101,7 @@ func (d Device) testRelease(t *testing.T) {
 		})
 	}))
 	t.Run("a device that is not in use yet stays reserved", d.releaser(func(r releaser) {
-		r.reserve(r.a) // the task does not run while its image is fetched, or before a restart
+		r.reserve(r.a) // for example, the task's image is still being fetched
 		time.Sleep(sweeps)
 		r.wantHeldOnce(r.a)
 	}))
@@ -116,7 +115,7 @@ func (d Device) testRelease(t *testing.T) {
 			time.Sleep(sweeps)
 			r.wantHeldOnce(r.a)
 			r.wantHeldOnce(r.b)
-			r.KillPlugin() // the next process knows nothing from before the kill
+			r.KillPlugin() // the next process does not know that the evidence was there
 			time.Sleep(sweeps)
 			r.wantHeldOnce(r.a)
 			r.wantHeldOnce(r.b)
@@ -141,7 +140,7 @@ func (d Device) testRelease(t *testing.T) {
 		r.reserve(r.a)
 		took := time.Since(began)
 		const steps = 5
-		for step := range steps { // spreads the kills over a release and the reservation after it
+		for step := range steps { // the kills are spread over a release and the reservation after it
 			done := make(chan struct{})
 			go func() {
 				defer close(done)

@@ -24,7 +24,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// hoard reserves directories for tasks. The file "running" lists those with a running task, and
+// hoard reserves directories for tasks. The file "running" lists the directories whose task is running, and the file
 // "ended" those whose task has ended.
 type hoard struct {
 	Root    string `codec:"root" doc:"Where the directories are."`
@@ -80,10 +80,10 @@ func (hoard) Release(_ context.Context, l device.Lease) error {
 	return os.RemoveAll(l.Holder)
 }
 
-// These variables are set for a process that acts as the plugin, or that runs the cases with one.
+// hoardVar makes the test binary act as the plugin, and tableVar makes it run the cases with this plugin.
 const (
 	hoardVar = "OUTRIDER_CONFORMANCE_HOARD"
-	tableVar = "OUTRIDER_CONFORMANCE_TABLE" // "true" or "false": absence
+	tableVar = "OUTRIDER_CONFORMANCE_TABLE" // the option absence: "true" or "false"
 )
 
 func TestRelease_RejectsAPluginThatTakesAbsenceAsEvidence(t *testing.T) {
@@ -112,7 +112,7 @@ func TestRelease_RejectsAPluginThatTakesAbsenceAsEvidence(t *testing.T) {
 	must.SliceEmpty(t, <-evidence)
 }
 
-// TestRelease_AcceptsAPluginWithEvidence runs the cases in their own process.
+// TestRelease_AcceptsAPluginWithEvidence runs only in the processes that the test before it starts.
 func TestRelease_AcceptsAPluginWithEvidence(t *testing.T) {
 	absence := os.Getenv(tableVar)
 	if absence == "" {
@@ -128,7 +128,7 @@ func TestRelease_AcceptsAPluginWithEvidence(t *testing.T) {
 	}.Test(t)
 }
 
-// hoardRelease returns the input of one case, with its own directory.
+// hoardRelease returns the input of one case, which has its own directory.
 func hoardRelease(t *testing.T, config func(root string) string) *conformance.Release {
 	root, err := filepath.EvalSymlinks(t.TempDir())
 	must.NoError(t, err)

@@ -33,11 +33,11 @@ type run struct {
 	cfg    *drivers.TaskConfig
 	handle *drivers.TaskHandle
 	logmon logmon.LogMon // nil if the driver collects the output
-	marker string        // the environment variable that identifies its processes
+	marker string        // the environment variable that identifies the task's processes
 }
 
-// newRun creates a task as an agent passes it to a driver, with directories, cgroups and log pipes.
-// Its script runs in the task's local directory. The task is destroyed at the end of the case.
+// newRun creates a task as an agent passes it to a driver, with directories, cgroups and log pipes. The script runs in
+// the task's local directory. The task is destroyed at the end of the case.
 func (c *check) newRun(script string, change ...func(*drivers.TaskConfig)) *run {
 	alloc := uuid.Generate()
 	cfg := &drivers.TaskConfig{
@@ -87,7 +87,7 @@ func substitute(block map[string]any, script string) (out map[string]any, err er
 	if err != nil {
 		return nil, err
 	}
-	literal, err := json.Marshal(strings.NewReplacer("${", "$${", "%{", "%%{").Replace(script)) // for HCL
+	literal, err := json.Marshal(strings.NewReplacer("${", "$${", "%{", "%%{").Replace(script)) // escapes of HCL
 	if err != nil {
 		return nil, err
 	}
@@ -121,8 +121,8 @@ func (r *run) makeDirs() {
 	maps.Copy(r.cfg.Env, env)
 }
 
-// collect prepares the collection of the task's output, as an agent does before each start: Nomad's
-// logmon reads it, unless the driver collects output itself.
+// collect prepares the collection of the task's output, as an agent does before each start: it starts Nomad's logmon,
+// unless the driver collects output itself.
 func (r *run) collect() {
 	logs := filepath.Join(r.cfg.AllocDir, "alloc", "logs")
 	r.cfg.StdoutPath, r.cfg.StderrPath = filepath.Join(logs, ".web.stdout.fifo"), filepath.Join(logs, ".web.stderr.fifo")
@@ -137,7 +137,7 @@ func (r *run) collect() {
 	r.logmon = reader
 	r.c.cleanup(func() {
 		for _, path := range []string{r.cfg.StdoutPath, r.cfg.StderrPath} {
-			if f, err := os.OpenFile(path, os.O_RDWR, 0); err == nil { // logmon waits for a writer
+			if f, err := os.OpenFile(path, os.O_RDWR, 0); err == nil { // otherwise Stop waits for a writer
 				f.Close()
 			}
 		}
@@ -180,12 +180,12 @@ func (r *run) start() {
 	r.handle = stored(r.c, handle)
 }
 
-// recover recovers the task, as an agent does after a restart.
+// recover makes the driver recover the task, as an agent does after a restart.
 func (r *run) recover() {
 	r.c.ok(r.c.RecoverTask(r.handle), "RecoverTask (after an error, an agent starts the task again)")
 }
 
-// destroy destroys the task, which must then have no processes.
+// destroy destroys the task, and ends the case if the task still has processes.
 func (r *run) destroy() {
 	r.c.ok(r.c.DestroyTask(r.cfg.ID, true), "DestroyTask")
 	r.wantNone("DestroyTask")
@@ -219,8 +219,8 @@ func (r *run) output(stream string) string {
 	return string(b)
 }
 
-// pids returns the task's processes. A process that is executing another program may be missing,
-// because its environment is being replaced.
+// pids returns the task's processes. A process that is executing another program may be missing, because its
+// environment is being replaced.
 func (r *run) pids() []int { return withEnviron(r.marker) }
 
 // wantRunning ends the case if the task has no process.
@@ -244,7 +244,7 @@ func (r *run) signalAll(sig syscall.Signal) {
 // wantNone ends the case if processes of the task still exist after 2 s.
 func (r *run) wantNone(after string) {
 	none := func() bool {
-		first := len(r.pids()) // misses a process that is forked at the same time
+		first := len(r.pids()) // can miss a process that is being forked
 		return first == 0 && len(r.pids()) == 0
 	}
 	if !eventually(2*time.Second, none) {
@@ -261,11 +261,11 @@ func commandLines(pids []int) string {
 	return strings.Join(lines, ", ")
 }
 
-// stop stops the task as an agent does, which waits for the exit concurrently.
+// stop stops the task as an agent does, which calls WaitTask before StopTask.
 func (r *run) stop(timeout time.Duration, sig string) *drivers.ExitResult {
 	ch, err := r.c.WaitTask(r.c.ctx, r.cfg.ID)
 	r.c.ok(err, "WaitTask")
-	time.Sleep(50 * time.Millisecond) // the call of WaitTask is made in the background
+	time.Sleep(50 * time.Millisecond) // c.WaitTask returns before the plugin gets the call
 	r.c.ok(r.c.StopTask(r.cfg.ID, timeout, sig), "StopTask")
 	r.wantNone("StopTask")
 	return receive(r.c, ch, "exit")
@@ -278,7 +278,7 @@ func (r *run) wait() *drivers.ExitResult {
 	return receive(r.c, ch, "exit")
 }
 
-// wantExit waits for the task's exit, and ends the case if the exit is another one.
+// wantExit waits for the task's exit, and ends the case if it differs from code and sig.
 func (r *run) wantExit(code int, sig syscall.Signal) { r.c.wantExit(r.wait(), code, sig) }
 
 func (c *check) wantExit(got *drivers.ExitResult, code int, sig syscall.Signal) {
