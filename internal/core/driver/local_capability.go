@@ -9,7 +9,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// capabilities returns the capabilities of a task that runs as user; nil is the agent's own user.
+// capabilities returns which capabilities a task that runs as user gains and loses; nil means the agent's own user.
 func capabilities(p PluginOptions, o TaskOptions, user *task.User) (c task.Capabilities, err error) {
 	allowed, err := task.ParseCapabilities("allow_caps", p.AllowCaps)
 	if err != nil {

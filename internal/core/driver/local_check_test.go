@@ -59,7 +59,7 @@ func TestCheckCommand_RefusesTooLargeCommands(t *testing.T) {
 				cfg.Env[k] = v
 			}
 		})
-		_, _, err := a.driver.StartTask(cfg) // directly, since the harness's connection is limited to 4 MiB
+		_, _, err := a.driver.StartTask(cfg) // not through the agent, whose connection is limited to 4 MiB
 		if err == nil {
 			t.Errorf("%s: it started", name)
 			a.destroy(cfg.ID)
@@ -77,7 +77,7 @@ func TestCheckCommand_RefusesTooLargeCommands(t *testing.T) {
 
 func TestRecoverTask_WorksWithALargeEnvironment(t *testing.T) {
 	a := startInstance(t, manyArguments(), nil)
-	// in JSON, the format of a handle, "<" takes six bytes
+	// a handle is JSON, in which "<" takes six bytes
 	cfg := a.shell("exec sleep 1000", "", func(cfg *drivers.TaskConfig) {
 		for i := range 15 {
 			cfg.Env[fmt.Sprintf("V%d", i)] = strings.Repeat("<", 100<<10)

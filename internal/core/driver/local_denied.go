@@ -59,7 +59,7 @@ func contains(ranges []idRange, id uint32) bool {
 	return slices.ContainsFunc(ranges, func(r idRange) bool { return r.first <= id && id <= r.last })
 }
 
-// resolve is account.Resolve, but also refuses a denied user or group.
+// resolve works like account.Resolve, but also returns an error for a denied user or group.
 func (d denied) resolve(field string, groups []string) (*account.Account, error) {
 	who, err := account.Resolve(field, groups)
 	if err != nil {
@@ -72,7 +72,7 @@ func (d denied) resolve(field string, groups []string) (*account.Account, error)
 	return who, d.check(u)
 }
 
-// check returns an error if the operator denies the user or one of its groups; nil is the agent's own user.
+// check returns an error if the operator denies the user or one of the user's groups; nil means the agent's own user.
 func (d denied) check(u *task.User) error {
 	if len(d.uids) == 0 && len(d.gids) == 0 {
 		return nil
@@ -94,7 +94,7 @@ func (d denied) check(u *task.User) error {
 	return nil
 }
 
-// filter drops the denied variables.
+// filter returns env without the denied variables.
 func (d denied) filter(env map[string]string) map[string]string {
 	if len(d.env) == 0 {
 		return env
@@ -108,7 +108,7 @@ func (d denied) filter(env map[string]string) map[string]string {
 	return kept
 }
 
-// orAgents returns u or, if that is nil, the agent's own user.
+// orAgents returns u, or the agent's own user if u is nil.
 func orAgents(u *task.User) (*task.User, error) {
 	if u != nil {
 		return u, nil

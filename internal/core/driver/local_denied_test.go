@@ -31,7 +31,7 @@ func TestDeniedIDs_IncludeEveryIDOfARange(t *testing.T) {
 	} {
 		test.NoError(t, d.check(u), test.Sprintf("%+v", u))
 	}
-	for _, only := range []denied{{uids: d.uids}, {gids: d.gids}} { // each list by itself
+	for _, only := range []denied{{uids: d.uids}, {gids: d.gids}} { // one of the two lists is enough
 		test.Error(t, only.check(user(5, 7)), test.Sprintf("%+v passes", only))
 	}
 	test.NoError(t, (denied{}).check(nil), test.Sprint("nothing is denied"))

@@ -20,10 +20,9 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// devices returns the devices and mounts that device plugins reserved for a task, and its volumes. It
-// also returns reservations that Nomad no longer passes because the agent was restarted. Nomad does
-// not distinguish a volume from a mount of a device plugin, so a mount counts as a volume unless a
-// plugin of this collection has recorded the mount.
+// devices returns the devices and mounts that device plugins reserved for a task, and the task's volumes. It recalls
+// reservations that Nomad no longer passes after a restart of the agent. Nomad does not distinguish a volume from a
+// mount of a device plugin, so a mount counts as a volume unless a plugin of this collection has recorded the mount.
 func devices(cfg *drivers.TaskConfig) ([]task.Device, []task.Mount, error) {
 	recalledDevices, recalledMounts, err := reservation.Recall(cfg.DeviceEnv)
 	if err != nil {
@@ -67,7 +66,7 @@ func deviceOf(d *drivers.DeviceConfig) task.Device {
 	return task.Device{HostPath: d.HostPath, TaskPath: cmp.Or(d.TaskPath, d.HostPath)}
 }
 
-// mountOf resolves a relative target below the task's directory, as Nomad's exec driver does.
+// mountOf converts a mount. A relative target is below the task's directory, as in Nomad's exec driver.
 func mountOf(taskDir string, m *drivers.MountConfig) task.Mount {
 	target := cmp.Or(m.TaskPath, m.HostPath)
 	if !path.IsAbs(target) {
@@ -77,9 +76,8 @@ func mountOf(taskDir string, m *drivers.MountConfig) task.Mount {
 		HostToTask: m.PropagationMode == structs.VolumeMountPropagationHostToTask}
 }
 
-// trusted reports whether the task has no volumes outside its own directory. The job's author
-// chooses where a volume is mounted and what is in it, so programs of root must not trust such a
-// path.
+// trusted reports whether the task's mounts can mislead no program that runs as root: the task has no volumes outside
+// its own directory. The job's author chooses where a volume is mounted, and what it contains.
 func trusted(c *task.Command) bool {
 	return !slices.ContainsFunc(c.Mounts, func(m task.Mount) bool {
 		rest, ok := strings.CutPrefix(path.Clean(m.Target), c.TaskDir+"/")
@@ -106,9 +104,9 @@ func merged[N any, T comparable](convert func(N) T, place func(T) string, passed
 	return all
 }
 
-// canMount reports whether a task can have its own mounts, which a lack of capabilities, a user
-// namespace or a sandbox may prevent. It tries once, with a process that creates a mount namespace
-// and, if that succeeds, fails with ENOENT because it has no program to execute.
+// canMount reports whether a task can have its own mounts. A lack of capabilities, a user namespace or a sandbox may
+// prevent this. canMount tries once, with a process that creates a mount namespace. If that works, the process then
+// fails with ENOENT, because it has no program to execute.
 var canMount = sync.OnceValue(func() bool {
 	attr := &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	_, err := syscall.ForkExec("", []string{""}, &syscall.ProcAttr{Sys: attr})

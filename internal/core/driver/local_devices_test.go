@@ -23,8 +23,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// stick makes a device node as a device plugin does, and returns its path. Its
-// group is 4242.
+// stick makes a device node as a device plugin does, and returns its path. The node's group is 4242.
 func stick(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev", "outrider-test-") // a file system that permits device nodes
@@ -38,7 +37,7 @@ func stick(t *testing.T) string {
 	return path
 }
 
-// mountsUnchanged fails the test if a mount of one of these paths remains after it.
+// mountsUnchanged fails the test if a mount at one of these paths remains at the end.
 func mountsUnchanged(t *testing.T, of ...string) {
 	t.Cleanup(func() {
 		b, err := os.ReadFile("/proc/self/mountinfo")
@@ -53,8 +52,8 @@ func reserve(devices []*drivers.DeviceConfig, mounts []*drivers.MountConfig) fun
 	return func(c *drivers.TaskConfig) { c.Devices, c.Mounts = devices, mounts }
 }
 
-// printsEverywhere checks the output of a script in three places: at the start of the task, and as
-// a command in the task before and after a restart of the plugin.
+// printsEverywhere checks that a script prints want in three places: in a task, and as a command in that task before
+// and after a restart of the plugin.
 func (a *agent) printsEverywhere(cfg *drivers.TaskConfig, script, want string) {
 	a.t.Helper()
 	th := a.run(cfg)
@@ -143,7 +142,7 @@ func TestDevices_AreRestoredAfterAnAgentRestart(t *testing.T) {
 	}{
 		"all forgotten":  {func(c *drivers.TaskConfig) { c.DeviceEnv = env }, host + "\n/dev/zero\nmounted\n1\n"},
 		"some forgotten": {func(c *drivers.TaskConfig) { c.DeviceEnv = env; said(c) }, host + "\n/dev/zero\nmounted\n1\n"},
-		// the job's author chooses Env, but must not get devices through Env
+		// the job's author chooses Env, and must not get devices in this way
 		"made up by the job": {func(c *drivers.TaskConfig) {
 			for name, value := range env {
 				c.Env[name] = value
@@ -270,7 +269,7 @@ func TestVolumes_AreInTheTask(t *testing.T) {
 	for name, c := range map[string]struct {
 		path    string
 		changes []func(*drivers.TaskConfig)
-		locked  string // NoNewPrivs of the task in /proc
+		locked  string // the task's NoNewPrivs in /proc/PID/status
 	}{
 		"at an absolute path":     {"/outrider-data", []func(*drivers.TaskConfig){volume("/outrider-data")}, "1"},
 		"in a task of root":       {"/outrider-data", []func(*drivers.TaskConfig){volume("/outrider-data"), root}, "0"},

@@ -21,7 +21,7 @@ import (
 // names no user when such a task restarts, and may give the task's user to another task. So the driver remembers
 // the users of the tasks that it recovers, and never runs two tasks as the same dynamic user.
 
-// userOf returns the user of a task that is about to start, in the format of a job; empty is the agent's own.
+// userOf returns the user of a task that is about to start, in the format of a job; "" means the agent's own user.
 func (l *local) userOf(s *Start, storeDir string) (string, error) {
 	name := s.Task.User
 	if name == "" && l.settings.Load().options.DynamicUsers {
@@ -46,7 +46,7 @@ func (l *local) knownUser(run, storeDir string) string {
 	if name != "" {
 		return name
 	}
-	states, _ := task.Store{Dir: storeDir}.List() // an unreadable state has no user
+	states, _ := task.Store{Dir: storeDir}.List() // skips tasks with an unreadable state
 	for _, st := range states {
 		if st.DynamicUser && runOf(st.AllocID, st.Task) == run {
 			return dynamicName(st)
@@ -68,8 +68,8 @@ func isDynamic(user string) bool {
 	return found && err == nil
 }
 
-// checkUser returns an error if another task has the same user id and at least one of the two tasks has it as a dynamic
-// user. The caller holds mu.
+// checkUser returns an error if another task has the same user id, and this id is a dynamic user of at least one of the
+// two tasks. The caller holds mu.
 func (l *local) checkUser(t *localTask) error {
 	own := t.current()
 	if own.Command.User == nil {

@@ -88,7 +88,7 @@ func TestDynamicUsers_AreKeptIfNoAgentHasRecordedTheRun(t *testing.T) {
 	testsupport.Eventually(t, "the task has started", func() bool { return a.output(cfg) != "" })
 	pid := a.pid(cfg.ID)
 
-	a.stopDriver() // before the agent knows of the task
+	a.stopDriver() // before the agent has stored the task's handle
 	a.startDriver(options)
 	again := *cfg
 	again.ID, again.User = cfg.AllocID+"/web/"+uuid.Short(), ""

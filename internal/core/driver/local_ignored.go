@@ -15,12 +15,12 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
 )
 
-// ignored returns a note for each field of a job that has no effect on this task, with an alternative. Nomad does not
-// pass max_files and max_file_size of logs to drivers, so ignored can't report them. Nomad itself refuses network
-// modes.
+// ignored returns a note for each field of a job that has no effect on this task, and names an alternative. It can't
+// report max_files and max_file_size of logs, which Nomad does not pass to drivers. It need not report network modes:
+// Nomad itself refuses a job whose mode the driver lacks.
 func ignored(cfg *drivers.TaskConfig, g cgroup.Group, l cgroup.Limits, env map[string]string) (notes []string) {
 	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
-	if !canMount() { // see isolation
+	if !canMount() { // then isolation sets neither DNS nor a host name
 		if dns := formatDNS(cfg.DNS); dns != "" { // set by the job, by CNI or by Consul's transparent proxy
 			note("network { dns { %s } } has no effect, whether set by the job or its network: without CAP_SYS_ADMIN, "+
 				"tasks use the host's /etc/resolv.conf; change that file, or configure the program", dns)
@@ -42,7 +42,7 @@ func ignored(cfg *drivers.TaskConfig, g cgroup.Group, l cgroup.Limits, env map[s
 	}
 	if names := slices.DeleteFunc(slices.Sorted(maps.Keys(cfg.Env)), func(name string) bool {
 		_, kept := env[name]
-		own, isOwn := os.LookupEnv(name) // a variable with the agent's value is inherited, not set
+		own, isOwn := os.LookupEnv(name) // the agent's value counts as inherited
 		return kept || isOwn && own == cfg.Env[name] || strings.HasPrefix(name, "NOMAD_")
 	}); len(names) > 0 {
 		note("env { %s } has no effect: the operator denies it to tasks of this node (denied_envvars)",
@@ -67,8 +67,8 @@ func formatDNS(dns *drivers.DNSConfig) string {
 	return strings.Join(words, ", ")
 }
 
-// notLimited returns the fields of resources that the cgroup has no controller for. If the task has
-// no cgroup, another event covers all fields.
+// notLimited returns the fields of resources for which the cgroup has no controller. If the task has no cgroup at all,
+// another event covers all fields.
 func notLimited(g cgroup.Group, l cgroup.Limits) (fields []string) {
 	if g.Mode == cgroup.None {
 		return nil

@@ -77,7 +77,7 @@ func TestStartTask_ReportsMissingCgroups(t *testing.T) {
 	a := start(t, nil)
 	l := listen(t, a)
 	cfg := a.shell("exit 0", "")
-	cfg.Resources.LinuxResources.CpusetCgroupPath = "" // as set by an agent that is not root
+	cfg.Resources.LinuxResources.CpusetCgroupPath = "" // as Nomad passes it if the agent is not root
 	a.result(cfg)
 	testsupport.Eventually(t, "it is told", func() bool {
 		return l.heard(cfg.ID, "Limits are not enforced: "+whyNoCgroup(cgroups.now())) == 1

@@ -14,8 +14,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// parseIsolate parses the options isolate of a plugin and a task. They name the resources that a task does not share
-// with the host.
+// parseIsolate parses the values of the option isolate, which a plugin and a task have. Each value names a resource
+// that the task does not share with the host.
 func parseIsolate(names ...string) (own task.Isolation, err error) {
 	for _, name := range names {
 		switch name {
@@ -32,7 +32,8 @@ func parseIsolate(names ...string) (own task.Isolation, err error) {
 	return own, nil
 }
 
-// isolation returns the resources that a task does not share with the host: none if the agent can't mount.
+// isolation returns the resources that a task does not share with the host. If the agent can't mount, they are none,
+// and the option isolate is an error.
 func isolation(p PluginOptions, o TaskOptions, cfg *drivers.TaskConfig) (task.Isolation, error) {
 	own, err := parseIsolate(slices.Concat(p.Isolate, o.Isolate)...)
 	if err != nil {

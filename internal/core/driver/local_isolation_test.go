@@ -16,7 +16,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// network returns a change that gives a task the DNS settings and the host name of its group's network.
+// network returns a change of a task: it sets the DNS settings and the host name of the group's network.
 func network(dns *drivers.DNSConfig, hostname string) func(*drivers.TaskConfig) {
 	return func(c *drivers.TaskConfig) {
 		c.DNS = dns
@@ -65,7 +65,7 @@ func TestIsolation_ExitsAreExactInAPIDNamespace(t *testing.T) {
 	for script, want := range map[string]string{
 		"exit 7":       "code 7",
 		"kill -9 $$":   "signal 9",
-		"kill -TERM 1": "code 0", // the init of the namespace ignores it
+		"kill -TERM 1": "code 0", // process 1 of the namespace ignores SIGTERM
 	} {
 		_, r := a.result(a.shell(a.background("600")+script, `isolate = ["pid"]`))
 		exit := &task.Exit{Code: r.ExitCode, Signal: r.Signal}
@@ -77,7 +77,7 @@ func TestIsolation_PIDNamespaceNeedsACgroup(t *testing.T) {
 	testsupport.NeedRoot(t)
 	a := start(t, nil)
 	cfg := a.shell("exit 0", `isolate = ["pid"]`)
-	cfg.Resources.LinuxResources.CpusetCgroupPath = "" // as set by an agent without cgroups
+	cfg.Resources.LinuxResources.CpusetCgroupPath = "" // as Nomad passes it if the agent can't use cgroups
 	_, _, err := a.StartTask(cfg)
 	test.ErrorContains(t, err, `isolate = ["pid"] can't be used on this node: `+whyNoCgroup(cgroups.now()))
 }

@@ -154,7 +154,7 @@ func TestLimits_OfTheJobAreEnforcedOrRefused(t *testing.T) {
 		if a.cgroup.Mode == cgroup.V2 {
 			lost = filepath.Join(a.share, "lost.scope")
 		}
-		cfg.Resources.LinuxResources.CpusetCgroupPath = lost // as if Nomad had failed to create it
+		cfg.Resources.LinuxResources.CpusetCgroupPath = lost // as if Nomad failed to make it
 		_, _, err := a.StartTask(cfg)
 		test.ErrorContains(t, err, "cgroup is unavailable", test.Sprint(options))
 		a.destroy(cfg.ID)

@@ -44,7 +44,7 @@ func TestOOM_IsTheReportedExitOnlyIfTheTaskFailed(t *testing.T) {
 	must.False(t, r.OOMKilled, must.Sprintf("after an earlier run's kill: got %+v", r))
 	test.Eq(t, 1, r.ExitCode, test.Sprintf("after an earlier run's kill: got %+v", r))
 	a.destroy(again.ID)
-	// events are delivered in order: after the event of this task, all events of the others have arrived
+	// events are delivered in order: once the event of a later task is heard, all events of the others have arrived
 	last := a.shell("kill -HUP $$", "")
 	a.run(last)
 	a.wait(last.ID)
@@ -60,7 +60,7 @@ func TestOOM_IsTheReportedExitOnlyIfTheTaskFailed(t *testing.T) {
 	}
 }
 
-// The parent cgroup's limit causes the kill, so the event must not blame the task's own limit.
+// The kill is caused by the limit of the parent cgroup, so the event must not blame the task's own limit.
 func TestOOM_NamesTheExceededLimit(t *testing.T) {
 	a := start(t, nil)
 	if a.share == "" {

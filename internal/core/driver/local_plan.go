@@ -27,13 +27,13 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// cgroups caches the kernel's cgroup support: detecting it takes a hundred system calls, which is a
-// tenth of a start's time.
+// cgroups caches the kernel's cgroup support. Without the cache, each start would detect it with up to a hundred system
+// calls, in a tenth of the start's time.
 var cgroups detected
 
 type detected struct {
 	mu      sync.Mutex
-	support cgroup.Support // its slices and maps must not be changed
+	support cgroup.Support // shared by all callers: do not change its slices and maps
 	until   time.Time
 }
 
@@ -46,8 +46,8 @@ func (d *detected) now() cgroup.Support {
 	return d.support
 }
 
-// plan decides how to run a task, and returns events for its author. It has no side effects.
-// Mistakes in the task's configuration are reported by plan or the launcher.
+// plan decides how to run a task, stores its decisions in t, and returns events for the job's author. It makes nothing
+// on the host. Some mistakes in the task's configuration are reported only later, by the launcher.
 func (l *local) plan(ctx context.Context, s *Start, t *localTask) (notes []string, err error) {
 	cfg := s.Task
 	o := defaultTaskOptions()
@@ -74,7 +74,8 @@ func (l *local) plan(ctx context.Context, s *Start, t *localTask) (notes []strin
 	if err != nil {
 		return nil, err
 	}
-	// the job's author controls these files, but programs with root's rights, such as su, would trust them
+	// the job's author controls what volumes and these files contain, but programs with root's rights, such as su, trust
+	// them
 	distrusted := !trusted(&base) || len(base.Isolation.Files) > 0
 	runsAs, err := orAgents(base.User)
 	if err != nil {
@@ -130,7 +131,7 @@ func (l *local) plan(ctx context.Context, s *Start, t *localTask) (notes []strin
 	return notes, err
 }
 
-// LocalUser resolves a user of the local engine's tasks like account.Resolve, but refuses a user that the operator
+// LocalUser works like account.Resolve for a user of the local engine's tasks, but refuses users that the operator
 // denies.
 func (d *Driver) LocalUser(field string) (*account.Account, error) {
 	return d.local.settings.Load().denied.resolve(field, nil)
@@ -177,12 +178,12 @@ func quota(r *drivers.Resources) int64 {
 	return max(least, int64(r.LinuxResources.PercentTicks*float64(runtime.NumCPU())*cgroup.CPUPeriod))
 }
 
-// requestOf returns a hash that is equal for two calls that request the same run. It covers the
-// task's configuration and everything derived from it, such as user and limits. It does not cover
-// the id and the environment, because Nomad renews tokens and templates.
+// requestOf returns a hash that is equal for two calls that request the same run. It covers the task's configuration
+// and everything derived from it, such as user and limits. It does not cover the id and the environment, which may
+// differ because Nomad renews tokens and templates.
 func requestOf(config any, st task.State) (string, error) {
 	st.ID, st.Command.Env = "", nil
-	b, err := json.Marshal(struct { // sorts the keys of maps, and writes no addresses
+	b, err := json.Marshal(struct { // JSON sorts the keys of maps, and contains no addresses
 		Config any
 		State  task.State
 	}{config, st})
@@ -237,8 +238,8 @@ func baseCommand(cfg *drivers.TaskConfig, o TaskOptions, who *account.Account, d
 	return cmd, nil
 }
 
-// self returns the agent's own account, or nil if it is unknown. Tasks without a user run as this account. self
-// resolves the user id, because a service manager may set no variables with the account's name and home.
+// self returns the agent's own account, or nil if it is unknown. Tasks without a user run as this account. self looks
+// up the user id, because the agent's USER and HOME may be unset under a service manager.
 var self = sync.OnceValue(func() *account.Account {
 	a, err := account.Resolve(strconv.Itoa(os.Geteuid()), nil)
 	if err != nil {
@@ -255,10 +256,10 @@ var unitVariables = []string{
 	"NOTIFY_SOCKET", "SYSTEMD_EXEC_PID", "WATCHDOG_PID", "WATCHDOG_USEC",
 }
 
-// environment returns the task's environment. Without file system isolation, Nomad includes the
-// agent's own variables. Variables of the agent's systemd unit are removed, and variables about the
-// user are corrected, unless the job has set them. A value that equals the agent's counts as
-// inherited, because Nomad does not report which variables the job has set.
+// environment returns the task's environment. Without file system isolation, Nomad includes the agent's own variables
+// in env. environment removes the variables of the agent's systemd unit, and corrects those about the user, unless the
+// job has set them. Nomad does not report which variables the job has set, so a value that equals the agent's counts as
+// inherited.
 func environment(env map[string]string, who *account.Account) []string {
 	env = maps.Clone(env)
 	if env == nil {
@@ -287,8 +288,7 @@ func environment(env map[string]string, who *account.Account) []string {
 	return list
 }
 
-// outputOf decides who collects the output. A driver can detect logs { disabled = true } only by the path of the null
-// device.
+// outputOf decides who collects the output. With logs { disabled = true }, Nomad passes the path of the null device.
 func outputOf(cfg *drivers.TaskConfig, o *LogOptions, c task.Collector) (task.Output, error) {
 	out := task.Output{Collector: c, AllocDir: cfg.AllocDir}
 	if o != nil && out.Collector == task.CollectorNomad {
@@ -311,8 +311,8 @@ func outputOf(cfg *drivers.TaskConfig, o *LogOptions, c task.Collector) (task.Ou
 }
 
 // limits converts the job's resources block. Without memory_max, memory is a hard limit. With memory_max, memory is the
-// amount that the kernel tries to protect (soft), and memory_max is the hard limit, or -1 for none. A task with a hard
-// limit can use as much swap as its options set.
+// amount that the kernel tries to leave to the task, and memory_max is the hard limit, or -1 for none. A task with a
+// hard limit can use as much swap as its options set.
 func limits(r *drivers.Resources, o TaskOptions) cgroup.Limits {
 	var l cgroup.Limits
 	if n := r.NomadResources; n != nil {

@@ -29,8 +29,8 @@ const (
 	seccompDefault    = "default"
 )
 
-// seccompFilter compiles the profile that the plugin option seccomp names. The rules that apply depend on the task's
-// capabilities (a mask of 1<<number). The result is a value for task.Command.Seccomp.
+// seccompFilter compiles the profile that the plugin option seccomp names, and returns a value for
+// task.Command.Seccomp. The profile's rules may depend on the task's capabilities (a mask of 1<<number).
 func seccompFilter(option string, capabilities uint64) (string, error) {
 	if option == seccompUnconfined {
 		return "", nil
@@ -118,7 +118,7 @@ const (
 
 func load(offset uint32) asm.Instruction { return asm.LoadAbsolute{Off: offset, Size: 4} }
 
-// programOf compiles a profile. A system call that this machine does not have is left out, as libseccomp does. All
+// programOf compiles a profile. It skips system calls that this machine does not have, as libseccomp does. All
 // conditional rules of a call come before its unconditional ones. A process that uses another machine's ABI is killed,
 // whatever the profile says: that ABI has other numbers for calls.
 //
@@ -187,7 +187,7 @@ func anyOf(numbers []int, action uint32) (block []asm.Instruction) {
 	return block
 }
 
-// actionOf converts an action. A missing errno means EPERM, as with runc.
+// actionOf converts an action to the filter's return value. A missing errno means EPERM, as with runc.
 func actionOf(action specs.LinuxSeccompAction, errno *uint) (uint32, error) {
 	a, known := seccompActions[action]
 	switch {
@@ -201,8 +201,9 @@ func actionOf(action specs.LinuxSeccompAction, errno *uint) (uint32, error) {
 	return a, nil
 }
 
-// alternatives returns sets of conditions. A rule applies if all conditions of any one set are met. Usually all
-// conditions form a single set. If several are for the same argument, each condition forms its own set, as with runc.
+// alternatives returns the conditions of a rule as one or more sets. The rule applies if all conditions of any one set
+// are met. All conditions form a single set, unless several are for the same argument: then each condition is its own
+// set, as with runc.
 func alternatives(args []specs.LinuxSeccompArg) ([][]specs.LinuxSeccompArg, error) {
 	if len(args) == 0 {
 		return nil, nil
@@ -233,9 +234,9 @@ func ifMet(conditions []specs.LinuxSeccompArg, action uint32) []asm.Instruction 
 	return append(block, load(dataNumber))
 }
 
-// comparisons compare the halves of an argument. A condition is met if high is true for the high half, or if the high
-// halves are equal and low is true for the low half. If high is JumpEqual, only the second case counts. large is set
-// if an argument with a nonzero high half always meets a condition whose value has a zero high half.
+// comparisons define how a 64-bit argument is compared in two halves. A condition is met if high is true for the high
+// half, or if the high halves are equal and low is true for the low half. If high is JumpEqual, only the second case
+// counts. large means: a condition on a value below 1<<32 is met by all arguments from 1<<32.
 var comparisons = map[specs.LinuxSeccompOperator]struct {
 	high, low asm.JumpTest
 	large     bool
@@ -249,9 +250,9 @@ var comparisons = map[specs.LinuxSeccompOperator]struct {
 	specs.OpGreaterEqual: {asm.JumpGreaterThan, asm.JumpGreaterOrEqual, true},
 }
 
-// compare returns instructions that skip the next instructions unless the condition is met; more is how many to skip.
-// allows is set if the condition's rule allows the call. The kernel ignores the high half of many arguments, such as
-// ints. So if the value's high half is 0, an argument's high half must not permit a call that its low half forbids.
+// compare returns instructions that skip the next more instructions unless the condition arg is met. allows is set if
+// the rule allows the call. compare ignores the high half of the argument if the value's high half is 0 and the
+// comparison could let the high half permit a call that the low half forbids: the kernel ignores the high half of ints.
 //
 //nolint:gosec // halves of 64 bits, and lengths of short blocks
 func compare(arg specs.LinuxSeccompArg, allows bool, more int) []asm.Instruction {

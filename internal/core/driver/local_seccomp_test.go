@@ -58,7 +58,7 @@ func TestSeccomp_DefaultDeniesUserNamespacesToUsers(t *testing.T) {
 	const script = "unshare -U true 2>/dev/null && echo entered || echo denied; (exec 2>&1; echo works)"
 	for _, row := range []struct{ option, user, want string }{
 		{"default", "nobody", "denied\nworks\n"},
-		{"default", "root", "entered\nworks\n"}, // for root's capabilities, the profile allows unshare
+		{"default", "root", "entered\nworks\n"}, // root has the capabilities for which the profile allows unshare
 		{"unconfined", "nobody", "entered\nworks\n"},
 	} {
 		a := startInstance(t, testInstance{}, map[string]any{"seccomp": row.option})
@@ -98,7 +98,7 @@ func TestSeccomp_RefusalsAreOneSentence(t *testing.T) {
 	}
 }
 
-// call returns the verdict of a filter for a system call of a machine, by its name and with these arguments.
+// call runs a filter on a system call of a machine, and returns the action that the filter chooses.
 func call(t *testing.T, filter string, machine *arch.Info, name string, args ...uint64) int {
 	t.Helper()
 	b, err := base64.StdEncoding.DecodeString(filter)
@@ -111,7 +111,7 @@ func call(t *testing.T, filter string, machine *arch.Info, name string, args ...
 	program, _ := bpf.Disassemble(raw)
 	vm, err := bpf.NewVM(program)
 	must.NoError(t, err)
-	// struct seccomp_data of a little-endian machine, in the byte order of the virtual machine
+	// struct seccomp_data of a little-endian machine, but in the byte order of the virtual machine
 	data := binary.BigEndian.AppendUint32(nil, uint32(machine.SyscallNames[name]))
 	data = binary.BigEndian.AppendUint32(data, uint32(machine.ID))
 	data = append(data, make([]byte, 8)...)
@@ -195,7 +195,7 @@ func TestSeccomp_ConditionsCoverAllBitsOfAnArgument(t *testing.T) {
 	}
 }
 
-// The kernel ignores the high half of arguments such as those of type int.
+// The kernel ignores the high half of an argument of type int, so a task can put any value there.
 func TestSeccomp_HighBitsOfAnArgumentDoNotBypassARule(t *testing.T) {
 	machine, err := arch.GetInfo("")
 	must.NoError(t, err)
@@ -207,7 +207,7 @@ func TestSeccomp_HighBitsOfAnArgumentDoNotBypassARule(t *testing.T) {
 		test.NotEq(t, unix.SECCOMP_RET_ALLOW, call(t, filter, machine, "socket", family))
 	}
 
-	met := map[string][]uint64{ // those of the values 6 to 11 that meet the condition
+	met := map[string][]uint64{ // for each comparison: the values from 6 to 11 that meet it
 		"EQ": {7}, "NE": {6, 8, 9, 10, 11}, "LT": {6}, "LE": {6, 7}, "GT": {8, 9, 10, 11}, "GE": {7, 8, 9, 10, 11},
 		"MASKED_EQ": {11},
 	}

@@ -29,7 +29,7 @@ func (l *local) Start(ctx context.Context, s *Start) (Task, error) {
 	}
 	defer over()
 	t.client = l.client(t.storeDir)
-	// before the launch, during which the supervisor may already report events
+	// must precede the launch, during which the supervisor may already report events of the task
 	err = l.holdNew(t)
 	if err != nil {
 		return nil, err
@@ -47,8 +47,8 @@ func (l *local) Start(ctx context.Context, s *Start) (Task, error) {
 	return t, nil
 }
 
-// recoverable marks an error of a start that may succeed later, for example when a device is
-// plugged in again. The job's restart policy then applies.
+// recoverable marks an error of a start that may succeed later, for example when a device is plugged in again. The
+// job's restart policy then applies.
 func recoverable(err error) error {
 	var e *launch.Error
 	if errors.As(err, &e) && e.Temporary {
@@ -59,9 +59,8 @@ func recoverable(err error) error {
 
 func runOf(alloc, name string) string { return alloc + "/" + name }
 
-// onlyStart waits until no other start of the run is in progress. It returns an error if ctx has
-// ended or ends during the wait. Of two calls for the same run, the later call comes from the agent
-// that is alive, and must launch last.
+// onlyStart waits until no other start of the run is in progress. It returns an error if ctx has ended or ends during
+// the wait. Of two calls for the same run, the later call comes from the agent that is alive, and must launch last.
 func (l *local) onlyStart(ctx context.Context, run string) (over func(), err error) {
 	for {
 		l.mu.Lock()
@@ -90,7 +89,7 @@ func (l *local) onlyStart(ctx context.Context, run string) (over func(), err err
 }
 
 // releaseEarlier drops this process's records of earlier runs of a task that has just started. The supervisor has
-// removed these runs, or has returned one of them as the started run, under its new id.
+// either removed such a run, or returned it as the started run, under its new id.
 func (l *local) releaseEarlier(id, run string) {
 	var earlier []*localTask
 	l.mu.Lock()

@@ -30,7 +30,7 @@ func (t *localTask) Stats(context.Context) (*drivers.TaskResourceUsage, error) {
 	}
 	u, err := s.sample(group, main)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // the cgroup is gone
+		return nil, nil // the cgroup was removed: no statistics, but no error
 	}
 	return u, err
 }
@@ -45,8 +45,8 @@ func newSampler(c cpustats.Compute) *sampler {
 	return &sampler{compute: c, total: cpustats.New(c), user: cpustats.New(c), system: cpustats.New(c)}
 }
 
-// measure converts counters in nanoseconds. Without a topology it reports no ticks, because ticks are a share of the
-// machine's MHz.
+// measure converts counters in nanoseconds. Ticks are a share of the machine's MHz, so it reports none without a
+// topology.
 func (s *sampler) measure(total, user, system cgroup.Value) *drivers.CpuStats {
 	cpu := &drivers.CpuStats{Percent: s.total.Percent(float64(total.N)), Measured: []string{"Percent", "Total Ticks"}}
 	if s.compute.NumCores > 0 {
@@ -64,7 +64,7 @@ func (s *sampler) sample(group cgroup.Group, main task.Identity) (*drivers.TaskR
 	if err != nil {
 		return nil, err
 	}
-	if !stats.CPUTotal.Known || !stats.RSS.Known { // no cgroup: the sum over the running processes
+	if !stats.CPUTotal.Known || !stats.RSS.Known { // use the sum over the running processes
 		sum := usageOf(group, main)
 		if !stats.CPUTotal.Known {
 			stats.CPUTotal = known(sum.cpuUser + sum.cpuSystem)

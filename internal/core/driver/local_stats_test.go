@@ -21,12 +21,12 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// busy starts a process that uses the CPU almost only in user mode. The returned group is a
-// plain directory, not a cgroup.
+// busy starts a process that uses the CPU almost only in user mode. The returned group is a plain directory, not a
+// cgroup.
 func busy(t *testing.T) (pid int, group cgroup.Group, dir string) {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", "while :; do :; done")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a task has its own session, too
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // like a task
 	must.NoError(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
@@ -43,10 +43,10 @@ func TestSampler_DistinguishesUserFromSystemTime(t *testing.T) {
 	_, group, dir := busy(t)
 	s := testSampler()
 	usec := uint64(0)
-	const nearly = 0.99 // a tolerance: the figures are read one after the other
+	const nearly = 0.99 // the tolerance, because the figures are read one after the other
 	var last time.Time
 	var lastTook time.Duration
-	// percentages refer to the time between two samples, which varies on a busy machine
+	// repeat until a sample is precise: percentages refer to the time between two samples, which varies on a busy machine
 	testsupport.Eventually(t, "both have been measured", func() bool {
 		time.Sleep(50 * time.Millisecond)
 		usec += 9_000_000
@@ -56,7 +56,7 @@ func TestSampler_DistinguishesUserFromSystemTime(t *testing.T) {
 		u, err := s.sample(group, task.Identity{})
 		must.NoError(t, err)
 		took := time.Since(began)
-		slow := lastTook+took > began.Sub(last)/100 // too slow for the tolerance
+		slow := lastTook+took > began.Sub(last)/100 // too imprecise for the tolerance
 		last, lastTook = began, took
 		if slow {
 			return false

@@ -26,13 +26,13 @@ func (t *localTask) Stop(ctx context.Context, timeout time.Duration, signal stri
 	if signal != "" {
 		var err error
 		if sig, err = task.ParseSignal(signal); err != nil {
-			// after an error, Nomad would only call StopTask again
+			// do not return an error: Nomad would only call StopTask again
 			sig = defaultSignal
 			t.event("sending %s instead of kill_signal: %v", unix.SignalName(sig), err)
 		}
 	}
 	if _, err := t.client.Exited(t.id); err != nil {
-		return nil // the task is destroyed: the calls below would only start a supervisor
+		return nil // the task is already destroyed, and a call would only start a supervisor
 	}
 	deadline := time.Now().Add(timeout)
 	t.runPreStop(ctx, deadline)
@@ -40,7 +40,7 @@ func (t *localTask) Stop(ctx context.Context, timeout time.Duration, signal stri
 	if err != nil && !errors.Is(err, supervisor.ErrEnded) && !errors.Is(err, supervisor.ErrUnknownTask) {
 		t.engine.logger.Warn("failed to signal task", "task", t.id, "error", err)
 	}
-	_ = t.signal(ctx, unix.SIGCONT, t.killMode) // a stopped process handles the signal only when it continues
+	_ = t.signal(ctx, unix.SIGCONT, t.killMode) // a stopped process handles sig only when it continues
 	var late, left bool
 	select {
 	case <-t.Ended():
@@ -53,7 +53,7 @@ func (t *localTask) Stop(ctx context.Context, timeout time.Duration, signal stri
 	}
 	e := t.Exit()
 	switch {
-	case late && e != nil && e.Signal == int(unix.SIGKILL): // the task did not end by itself at the last moment
+	case late && e != nil && e.Signal == int(unix.SIGKILL): // otherwise the task ended by itself at the last moment
 		t.event("kill_timeout of %v passed: the task was killed", timeout)
 	case left:
 		t.event("kill_timeout of %v passed: the remaining processes of the task were killed", timeout)
@@ -80,8 +80,8 @@ func (t *localTask) runPreStop(ctx context.Context, deadline time.Time) {
 	}
 }
 
-// waitForTree waits until the deadline for the signaled processes other than the main one to end,
-// and reports whether any is left.
+// waitForTree waits for the processes that were signaled with the main process, which has ended. It returns at the
+// deadline at the latest, and reports whether any such process is left.
 func (t *localTask) waitForTree(deadline time.Time) (left bool) {
 	st := t.current()
 	for left = st.SignalledLeft(t.killMode); left && time.Now().Before(deadline); left = st.SignalledLeft(t.killMode) {

@@ -17,8 +17,8 @@ import (
 // maxSocketPath is the longest path that fits into sun_path of unix(7).
 const maxSocketPath = 107
 
-// stateRoot returns <state_dir>/<plugin>. It creates nothing, and checks that every part of the
-// path that exists belongs to root or this user.
+// stateRoot returns <state_dir>/<plugin>. It creates nothing, and checks that every part of the path that exists
+// belongs to root or this user.
 func stateRoot(configured, name string) (string, error) {
 	dir := configured
 	switch {
@@ -56,7 +56,7 @@ func owned(dir string) error {
 	return nil
 }
 
-// stores lists the agents' stores below root, which is empty before SetConfig.
+// stores lists the agents' stores below root. Before SetConfig, root is "" and there are no stores.
 func stores(root string) ([]string, error) {
 	if root == "" {
 		return nil, nil

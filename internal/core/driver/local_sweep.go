@@ -18,10 +18,10 @@ import (
 const sweepEvery = 10 * time.Minute
 
 // sweep removes tasks that Nomad has abandoned, and returns their ids. Nomad abandons a task if the plugin is killed
-// during RecoverTask: DestroyTask fails then, and is not called again (client/allocrunner/taskrunner/task_runner.go,
-// restoreHandle). Such a task is removed if it has ended, this process does not know it, and its allocation directory
-// no longer exists. A run that no agent knows of is removed even while it is running, once its allocation directory no
-// longer exists: the job was stopped before another agent asked for this run.
+// during RecoverTask: DestroyTask then fails, and is not called again (client/allocrunner/taskrunner/task_runner.go,
+// restoreHandle). sweep removes such a task if it has ended, this process does not know it, and its allocation
+// directory no longer exists. Nomad also abandons a run if the agent is killed before it records the run, and the job
+// is then stopped. sweep removes such a run even while it is running, once its allocation directory no longer exists.
 func (l *local) sweep(ctx context.Context) (removed []string) {
 	root := l.settings.Load().root
 	l.mu.Lock()

@@ -23,13 +23,13 @@ func TestSweep_RemovesAbandonedTasks(t *testing.T) {
 	running, unclaimed := a.shell("exec sleep 1000", ""), a.shell("exec sleep 1000", "")
 	a.run(given)
 	a.wait(given.ID)
-	a.restart() // the plugin was killed, and DestroyTask is not called again
+	a.restart() // the new process does not know this task
 	a.run(known)
 	a.wait(known.ID)
 	a.run(running)
 	_, err := a.driver.WaitTask(t.Context(), running.ID)
 	must.NoError(t, err)
-	a.run(unclaimed) // the agent was killed, and the task's job was stopped
+	a.run(unclaimed) // as if the agent was killed, and the job was stopped
 	silent := a.shell("exec sleep 1000", "", func(c *drivers.TaskConfig) {
 		c.StdoutPath, c.StderrPath = os.DevNull, os.DevNull // logs { disabled = true }
 	})

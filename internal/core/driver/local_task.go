@@ -29,15 +29,15 @@ type localTask struct {
 	preStop  []string
 	event    Event
 
-	Ending // ended after the exit is reported
+	Ending // holds the exit that WaitTask reports
 
 	mu       sync.Mutex
 	state    *task.State // as planned, until watch is called
 	watched  bool
-	early    *task.Exit // exit that came before watch
+	early    *task.Exit // the exit, if it came before watch was called
 	sampler  *sampler   // created by the first sample
 	oomKills uint64     // number of kills that are already reported
-	failure  string     // why the driver has stopped the task
+	failure  string     // why the driver has stopped the task, "" if it has not
 }
 
 var (
@@ -48,7 +48,7 @@ var (
 	_ Saver     = (*localTask)(nil)
 )
 
-// savedTask is the part of a task's handle that Nomad stores. Fields are only ever added.
+// savedTask is this engine's part of a task's handle, which Nomad stores. Fields are only ever added.
 type savedTask struct {
 	StoreDir string        `json:"store_dir"`
 	KillMode task.KillMode `json:"kill_mode"`
@@ -57,8 +57,8 @@ type savedTask struct {
 	State    *task.State   `json:"state"` // used if the state on disk is lost
 }
 
-// maxSaved limits savedTask, in bytes of JSON. A handle also contains Nomad's copy of the task's
-// configuration, and must fit into the message to RecoverTask.
+// maxSaved limits savedTask, in bytes of JSON. A handle also contains Nomad's copy of the task's configuration, and
+// must fit into the message to RecoverTask.
 const maxSaved = 1 << 20
 
 // Saved is part of Saver.
@@ -67,7 +67,7 @@ func (t *localTask) Saved() ([]byte, error) {
 	saved := savedTask{StoreDir: t.storeDir, KillMode: t.killMode, Unplug: t.unplug, PreStop: t.preStop, State: &st}
 	b, err := json.Marshal(saved)
 	if err == nil && len(b) > maxSaved {
-		st.Command.Args, st.Command.Env = nil, nil // only commands in the task need them again
+		st.Command.Args, st.Command.Env = nil, nil // only exec needs them later
 		b, err = json.Marshal(saved)
 	}
 	return b, err
@@ -98,7 +98,7 @@ func (l *local) load(id string, b []byte) (*localTask, error) {
 	}, nil
 }
 
-// watch is called when the client has launched or adopted the task in this state.
+// watch stores the state of a task that the client has launched or adopted, and begins to check its devices.
 func (t *localTask) watch(st *task.State) {
 	t.mu.Lock()
 	t.state, t.watched = st, true
@@ -115,7 +115,7 @@ func (t *localTask) watch(st *task.State) {
 // exited is called by the client when the task has ended.
 func (t *localTask) exited(e *task.Exit) {
 	t.mu.Lock()
-	if !t.watched { // the planned state does not have the OOM kills of earlier runs
+	if !t.watched { // wait for the state from watch: it has the OOM kills of earlier runs
 		t.early = e
 		t.mu.Unlock()
 		return
@@ -134,7 +134,7 @@ func (t *localTask) exited(e *task.Exit) {
 	t.End(e)
 }
 
-// reportOOM reports that processes were killed, although the task itself continues or has
+// reportOOM emits an event if more processes were killed than it has reported. The task itself continues or has
 // succeeded.
 func (t *localTask) reportOOM(kills uint64) {
 	t.mu.Lock()
@@ -146,7 +146,8 @@ func (t *localTask) reportOOM(kills uint64) {
 	}
 }
 
-// oomCause returns why a process was killed: the task reached its own limit, or the host or a parent cgroup was full.
+// oomCause returns why a process was killed: the task reached its own limit, or the host or a parent cgroup ran out of
+// memory.
 func (t *localTask) oomCause() string {
 	st := t.current()
 	limit := st.Limits.MemoryMax >> 20
@@ -171,8 +172,8 @@ func (t *localTask) current() *task.State {
 // Claim is part of Claimer.
 func (t *localTask) Claim() error { return task.Store{Dir: t.storeDir}.Claim(t.id) }
 
-// Describe is part of Describer. It sets no network: processes have the host's addresses, or those
-// of the network namespace that Nomad made.
+// Describe is part of Describer. It sets no network: processes have the host's addresses, or those of the network
+// namespace that Nomad made.
 func (t *localTask) Describe(r *Run) {
 	st := t.current()
 	r.Command, r.StderrFrom = &st.Command, st.Output.StderrFrom
@@ -192,8 +193,8 @@ func (t *localTask) signal(ctx context.Context, sig unix.Signal, mode task.KillM
 	return t.client.Signal(ctx, t.id, sig, mode)
 }
 
-// abandon ends the tracking of the task by this process. The client reports each exit only once, so
-// it must forget this task: after another RecoverTask, the client then reports the exit once more.
+// abandon ends the tracking of the task by this process. The client must forget the task too: it reports each exit only
+// once, but must report this exit again if RecoverTask is called again.
 func (t *localTask) abandon() {
 	t.client.Forget(t.id)
 	t.End(nil)

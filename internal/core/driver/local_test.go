@@ -25,7 +25,7 @@ func TestStores_SkipsDirectoriesThatAnotherUserCanReplace(t *testing.T) {
 	short, err := os.MkdirTemp("", "s") // for a socket
 	must.NoError(t, err)
 	defer os.RemoveAll(short)
-	root := filepath.Join(short, "a[b]*") // must not be used as a pattern
+	root := filepath.Join(short, "a[b]*") // stores must not treat this name as a pattern
 	for _, name := range []string{"ours", "theirs", "writable"} {
 		must.NoError(t, os.MkdirAll(filepath.Join(root, name), 0o700))
 	}
@@ -59,7 +59,7 @@ func TestStores_SkipsDirectoriesThatAnotherUserCanReplace(t *testing.T) {
 		test.Sprint("a task is destroyed because of another user's file"))
 }
 
-// Recovery uses the state of Nomad and this driver, and not files that another user wrote.
+// RecoverTask must use the state of Nomad and this driver, and no files that another user wrote.
 func TestLoad_RefusesAStoreThatAnotherUserCanReplace(t *testing.T) {
 	testsupport.NeedRoot(t) // to give directories to another user
 	store := task.Store{Dir: filepath.Join(t.TempDir(), "store")}

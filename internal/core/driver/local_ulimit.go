@@ -13,8 +13,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// rlimits parses the option ulimit. The values are in the units of setrlimit(2):
-// bytes, seconds or a number.
+// rlimits parses the option ulimit. The values are in the units of setrlimit(2): bytes, seconds or a number.
 func (o *TaskOptions) rlimits() ([]task.Rlimit, error) {
 	var limits []task.Rlimit
 	for _, name := range slices.Sorted(maps.Keys(o.Ulimit)) {

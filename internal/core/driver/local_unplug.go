@@ -23,15 +23,15 @@ const (
 	unplugKill = 5 * time.Second
 )
 
-// unplug controls what happens to a task whose device is unplugged. Fields are only ever added.
+// unplug controls what happens to a task whose device is unplugged. It is saved, so fields are only ever added.
 type unplug struct {
 	Stop  bool          `json:"stop,omitempty"`
-	Delay time.Duration `json:"delay,omitempty"` // time without the device before the stop
+	Delay time.Duration `json:"delay,omitempty"` // how long the device must be missing before the task is stopped
 }
 
-// watchDevices emits events when devices that were reserved for the task are unplugged or plugged in
-// again. A device plugin can't do this, because it has no access to tasks. watchDevices stops the
-// task if its options require that. It returns when the task or the driver has ended.
+// watchDevices emits events when devices that were reserved for the task are unplugged or plugged in again, and stops
+// the task if its options require that. (A device plugin can't do this, because it has no access to tasks.)
+// watchDevices returns when the task or the driver has ended.
 func (t *localTask) watchDevices(devices []task.Device) {
 	again := time.NewTicker(unplugEvery)
 	defer again.Stop()
@@ -64,8 +64,8 @@ func (t *localTask) watchDevices(devices []task.Device) {
 	}
 }
 
-// missing lists, by their paths in the task, the devices whose nodes do not exist on the host. A
-// device with several paths is listed once.
+// missing lists the devices whose nodes do not exist on the host, by their paths in the task. A device with several
+// paths is listed once.
 func missing(devices []task.Device) string {
 	var gone []string
 	seen := map[string]bool{}
@@ -79,7 +79,7 @@ func missing(devices []task.Device) string {
 	return strings.Join(gone, ", ")
 }
 
-// stopForDevice stops the task, which then counts as failed, regardless of its exit code.
+// stopForDevice stops the task. The task then counts as failed, whatever its exit code is.
 func (t *localTask) stopForDevice(gone string) {
 	reason := fmt.Sprintf("stopped because its device was unplugged for %s: %s", t.unplug.Delay, gone)
 	t.mu.Lock()

@@ -21,7 +21,7 @@ const (
 	unveilStrict = "strict"
 )
 
-// unveil returns the paths that a command of a task may use, or nil if this node does not confine tasks.
+// unveil returns the paths that cmd may use, or nil if this node does not confine tasks.
 func unveil(p PluginOptions, o TaskOptions, cfg *drivers.TaskConfig, cmd *task.Command) (*task.Unveil, error) {
 	switch {
 	case p.Unveil == unveilOff && len(o.Unveil) > 0:
@@ -54,7 +54,7 @@ func unveil(p PluginOptions, o TaskOptions, cfg *drivers.TaskConfig, cmd *task.C
 		add(modes, m.Target, false)
 	}
 	for _, d := range cmd.Devices {
-		// the directory, because a device that is plugged in again is a new file there
+		// unveil the whole directory: a device that is plugged in again has a new file in it
 		at := path.Dir(d.HostPath)
 		if at == "/dev" {
 			at = d.HostPath
@@ -85,7 +85,7 @@ func unveiledPaths(option string, texts []string) (paths []task.UnveiledPath, er
 	return paths, nil
 }
 
-// unveilLimit describes what this kernel lacks to confine tasks as the options say, or "" if nothing is missing.
+// unveilLimit describes what this kernel lacks for the confinement that the options require; "" means nothing.
 func unveilLimit(p PluginOptions, abi int) string {
 	switch {
 	case p.Unveil == unveilOff || abi >= landlock.Complete:
