@@ -42,7 +42,7 @@ const defaultRoot = "/sys/fs/cgroup"
 var wanted = []string{"memory", "cpu", "cpuset", "pids"}
 
 // Detect inspects the cgroup file systems below root ("" means /sys/fs/cgroup) without changing them. It costs about
-// twenty system calls: call it for a fingerprint, and reuse the result when tasks start.
+// twenty system calls on v2 and a hundred on v1: call it for a fingerprint, and reuse the result when tasks start.
 func Detect(root string) Support {
 	if root == "" {
 		root = defaultRoot
