@@ -172,7 +172,7 @@ func (g Group) KillOnce() error {
 func (g Group) freeze(enabled bool) (thaw func() error, err error) {
 	path, on, off := filepath.Join(g.V1["freezer"], "freezer.state"), "FROZEN", "THAWED"
 	if g.Mode == V2 {
-		path, on, off = filepath.Join(g.Path, "cgroup.freeze"), "1", "0" // Linux 5.2
+		path, on, off = filepath.Join(g.Path, "cgroup.freeze"), "1", "0" // since Linux 5.2
 	}
 	write := func(value string) error {
 		if g.Mode == V1 && g.V1["freezer"] == "" {

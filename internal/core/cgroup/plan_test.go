@@ -104,7 +104,7 @@ func TestLeaf_IsBesideTheGroupsOfTasks(t *testing.T) {
 func TestPlan_UsesControllersOfTheScope(t *testing.T) {
 	root := fixture(t, map[string]string{
 		"cgroup.controllers": "cpuset cpu io memory pids\n", "cgroup.procs": "",
-		"nomad.slice/cgroup.procs": "", "nomad.slice/cgroup.subtree_control": "", // contains only our leaf
+		"nomad.slice/cgroup.procs": "", "nomad.slice/cgroup.subtree_control": "", // made by us for a leaf, delegates nothing
 		"other.slice/share.slice/a.web.scope/cgroup.controllers": "io memory pids\n",
 	})
 	s := detect(root, []byte("0::/\n"), 0)

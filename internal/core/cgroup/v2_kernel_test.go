@@ -82,7 +82,7 @@ func TestV2Kill_KillsAWholeProcessTree(t *testing.T) {
 			must.NoError(t, g.Kill())
 			n = countProcs(t, g)
 			test.Eq(t, 0, n, test.Sprintf("%d processes are left", n))
-			if err := g.Create(Limits{}); err != nil { // the next run
+			if err := g.Create(Limits{}); err != nil { // as the next run of the task does
 				t.Fatal(err)
 			}
 			if b := mustRead(t, g.Path+"/cgroup.freeze"); strings.TrimSpace(string(b)) != "0" || exists(inner) {
