@@ -41,7 +41,7 @@ const startTime = 25 * time.Second
 type Config struct {
 	Store task.Store
 
-	// Argv0 is the argv[0] of the supervisor's binary when it runs in a role.
+	// Argv0 is the argv[0] with which a collector is executed.
 	Argv0 string
 
 	// Build identifies this binary. A collector of another build is replaced.
@@ -245,7 +245,7 @@ func (c *Client) dial(ctx context.Context) (*connection, error) {
 	return conn, nil
 }
 
-// identityFile is the path of the file with the identity of the active collector.
+// identityFile returns the path of the file with the identity of the active collector.
 func identityFile(s task.Store) string { return filepath.Join(s.Dir, "collector.json") }
 
 func readIdentity(s task.Store) (id task.Identity, err error) {
@@ -473,7 +473,7 @@ func (p *process) hangs() bool {
 	return true
 }
 
-// start forks a collector.
+// start starts a collector, and returns the connection to it and its identity.
 func (c *Client) start() (conn *connection, id task.Identity, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {

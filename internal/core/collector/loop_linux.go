@@ -91,7 +91,7 @@ func (l *loop) remove(str *stream) {
 	delete(l.watched, int32(fd))
 }
 
-// run moves output until another goroutine has taken over.
+// run moves output as the runner of this number, until another runner has taken over.
 func (l *loop) run(runner int) {
 	events := make([]unix.EpollEvent, 128)
 	for {

@@ -229,7 +229,7 @@ func (s *server) take(req *request, files []*os.File, r *reply) (ends []*os.File
 	o := &output{server: s, spec: *req.Spec, opened: make(chan struct{})}
 	s.mu.Lock()
 	known := s.outputs[o.spec.ID]
-	// A known output with other FIFOs is left by a supervisor that was killed while it started the task: close the output.
+	// If the known output has other FIFOs, a supervisor was killed while it started the task: close that output.
 	if known != nil && req.New && known.spec.Output.FIFOs != o.spec.Output.FIFOs {
 		s.mu.Unlock()
 		s.close(o.spec.ID)

@@ -41,8 +41,8 @@ type output struct {
 // stream is the stdout or the stderr of a task with CollectorDriver.
 type stream struct {
 	output *output
-	label  string // "stdout "
-	device uint64 // of the log directory's file system, 0 if the directory was not opened
+	label  string // "stdout " or "stderr ", the beginning of the stream's events
+	device uint64 // number of the log directory's file system, 0 if the directory was not opened
 
 	mu    sync.Mutex   // held by the loop while it pumps, and by the drain at the end of the task
 	logs  *logs.Stream // nil when closed

@@ -34,7 +34,7 @@ const (
 )
 
 func recordCollector(t *testing.T, dir string) {
-	state, err := os.MkdirTemp("", "oc") // short, for the socket
+	state, err := os.MkdirTemp("", "oc") // short, because the path of a socket is limited
 	must.NoError(t, err)
 	t.Cleanup(func() { test.NoError(t, os.RemoveAll(state)) })
 	s := task.Store{Dir: state}
