@@ -46,7 +46,7 @@ var recoverCases = []driverCase{
 		config, _ := c.instance.ReattachConfig()
 		instance, err := c.catalog.Reattach(c.info.Name, base.PluginTypeDriver, config)
 		c.ok(err, "re-attaching")
-		c.use(instance) // without SetConfig
+		c.use(instance) // an agent does not call SetConfig again
 		c.cleanup(func() { c.shutdown(); _ = c.start() })
 		r.recover()
 		r.end()

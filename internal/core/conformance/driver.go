@@ -46,6 +46,7 @@ type Driver struct {
 // Main implements TestMain for a plugin's own test. The test binary can then also act as the plugin:
 //
 //	func TestMain(m *testing.M) { conformance.Main(m, main) }
+//
 //	func TestDriver_Conforms(t *testing.T) { conformance.Driver{}.Test(t) }
 func Main(m *testing.M, plugin func()) {
 	testsupport.BeginRoles()

@@ -109,8 +109,7 @@ func (h *host) load() (err error) {
 	return nil
 }
 
-// wrapper returns the path of the script that executes the plugin. Nomad's plugin loader takes the script for the
-// plugin.
+// wrapper returns the path of the script that executes the plugin. To Nomad's plugin loader, the script is the plugin.
 func (h *host) wrapper() string { return filepath.Join(h.dir, "p", filepath.Base(h.driver.Exe)) }
 
 // writeWrapper writes a script that executes exe with additional environment variables.

@@ -112,7 +112,7 @@ func TestRelease_RejectsAPluginThatTakesAbsenceAsEvidence(t *testing.T) {
 	must.SliceEmpty(t, <-evidence)
 }
 
-// TestRelease_AcceptsAPluginWithEvidence runs only in the processes that the test before it starts.
+// TestRelease_AcceptsAPluginWithEvidence runs only in the processes that the test above starts.
 func TestRelease_AcceptsAPluginWithEvidence(t *testing.T) {
 	absence := os.Getenv(tableVar)
 	if absence == "" {

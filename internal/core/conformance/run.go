@@ -87,7 +87,7 @@ func substitute(block map[string]any, script string) (out map[string]any, err er
 	if err != nil {
 		return nil, err
 	}
-	literal, err := json.Marshal(strings.NewReplacer("${", "$${", "%{", "%%{").Replace(script)) // escapes of HCL
+	literal, err := json.Marshal(strings.NewReplacer("${", "$${", "%{", "%%{").Replace(script)) // not templates of HCL
 	if err != nil {
 		return nil, err
 	}
