@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command conformance runs the cases of package conformance against the binary of a driver plugin,
-// and prints the result of each: go tool mage conformance bin/nomad-driver-exec-lite.
+// Command conformance runs the cases of package conformance against the binary of a driver plugin, and prints the
+// result of each case. An example is go tool mage conformance bin/nomad-driver-exec-lite.
 package main
 
 import (

@@ -14,7 +14,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/supervisor"
 )
 
-// the launcher role applies its settings to one thread; this must be the main thread, whose id is the pid
+// The launcher role applies its settings to one thread. Make this the main thread, whose id is the pid.
 func init() { runtime.LockOSThread() }
 
 func main() {
