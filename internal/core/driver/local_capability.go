@@ -9,7 +9,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// capabilities returns which capabilities a task that runs as user gains and loses; nil means the agent's own user.
+// capabilities returns the capabilities to add for a task that runs as user, and those to drop; nil means the agent's
+// user.
 func capabilities(p PluginOptions, o TaskOptions, user *task.User) (c task.Capabilities, err error) {
 	allowed, err := task.ParseCapabilities("allow_caps", p.AllowCaps)
 	if err != nil {

@@ -76,8 +76,8 @@ func mountOf(taskDir string, m *drivers.MountConfig) task.Mount {
 		HostToTask: m.PropagationMode == structs.VolumeMountPropagationHostToTask}
 }
 
-// trusted reports whether the task's mounts can mislead no program that runs as root: the task has no volumes outside
-// its own directory. The job's author chooses where a volume is mounted, and what it contains.
+// trusted reports whether programs with root's rights can trust the paths that the task sees. They can if the task has
+// no volumes outside its own directory: the job's author chooses where a volume is mounted, and what it contains.
 func trusted(c *task.Command) bool {
 	return !slices.ContainsFunc(c.Mounts, func(m task.Mount) bool {
 		rest, ok := strings.CutPrefix(path.Clean(m.Target), c.TaskDir+"/")

@@ -21,7 +21,8 @@ import (
 // names no user when such a task restarts, and may give the task's user to another task. So the driver remembers
 // the users of the tasks that it recovers, and never runs two tasks as the same dynamic user.
 
-// userOf returns the user of a task that is about to start, in the format of a job; "" means the agent's own user.
+// userOf returns the user of a task that is about to start, as a job would name the user; "" means the agent's own
+// user.
 func (l *local) userOf(s *Start, storeDir string) (string, error) {
 	name := s.Task.User
 	if name == "" && l.settings.Load().options.DynamicUsers {
@@ -60,7 +61,7 @@ func dynamicName(st *task.State) string {
 	return account.DynamicPrefix + strconv.FormatUint(uint64(st.Command.User.UID), 10)
 }
 
-// isDynamic reports whether a user, in the format of a job, is named like a dynamic user of Nomad.
+// isDynamic reports whether a job's user, which may be "user:group", is named like a dynamic user of Nomad.
 func isDynamic(user string) bool {
 	name, _, _ := strings.Cut(user, ":")
 	id, found := strings.CutPrefix(name, account.DynamicPrefix)

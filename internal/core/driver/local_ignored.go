@@ -17,7 +17,7 @@ import (
 
 // ignored returns a note for each field of a job that has no effect on this task, and names an alternative. It can't
 // report max_files and max_file_size of logs, which Nomad does not pass to drivers. It need not report network modes:
-// Nomad itself refuses a job whose mode the driver lacks.
+// Nomad itself refuses a job whose network mode the driver does not support.
 func ignored(cfg *drivers.TaskConfig, g cgroup.Group, l cgroup.Limits, env map[string]string) (notes []string) {
 	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
 	if !canMount() { // then isolation sets neither DNS nor a host name

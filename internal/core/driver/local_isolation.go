@@ -32,8 +32,8 @@ func parseIsolate(names ...string) (own task.Isolation, err error) {
 	return own, nil
 }
 
-// isolation returns the resources that a task does not share with the host. If the agent can't mount, they are none,
-// and the option isolate is an error.
+// isolation returns the resources that a task does not share with the host. If the agent can't mount, the task shares
+// all of them, and the option isolate is an error.
 func isolation(p PluginOptions, o TaskOptions, cfg *drivers.TaskConfig) (task.Isolation, error) {
 	own, err := parseIsolate(slices.Concat(p.Isolate, o.Isolate)...)
 	if err != nil {

@@ -27,8 +27,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// cgroups caches the kernel's cgroup support. Without the cache, each start would detect it with up to a hundred system
-// calls, in a tenth of the start's time.
+// cgroups caches the kernel's cgroup support: detecting it takes up to a hundred system calls, which is a tenth of a
+// start's time.
 var cgroups detected
 
 type detected struct {
@@ -46,8 +46,8 @@ func (d *detected) now() cgroup.Support {
 	return d.support
 }
 
-// plan decides how to run a task, stores its decisions in t, and returns events for the job's author. It makes nothing
-// on the host. Some mistakes in the task's configuration are reported only later, by the launcher.
+// plan decides how to run a task, stores its decisions in t, and returns events for the job's author. It has no other
+// effects. Some mistakes in the task's configuration are reported only later, by the launcher.
 func (l *local) plan(ctx context.Context, s *Start, t *localTask) (notes []string, err error) {
 	cfg := s.Task
 	o := defaultTaskOptions()

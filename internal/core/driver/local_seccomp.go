@@ -224,7 +224,7 @@ func alternatives(args []specs.LinuxSeccompArg) ([][]specs.LinuxSeccompArg, erro
 	return [][]specs.LinuxSeccompArg{args}, nil
 }
 
-// ifMet returns instructions that return an action if all conditions are met, and otherwise load the call's number.
+// ifMet returns instructions that return an action if all conditions are met, and otherwise load the number again.
 func ifMet(conditions []specs.LinuxSeccompArg, action uint32) []asm.Instruction {
 	block := []asm.Instruction{asm.RetConstant{Val: action}}
 	allows := action == unix.SECCOMP_RET_ALLOW || action == unix.SECCOMP_RET_LOG
@@ -236,7 +236,7 @@ func ifMet(conditions []specs.LinuxSeccompArg, action uint32) []asm.Instruction 
 
 // comparisons define how a 64-bit argument is compared in two halves. A condition is met if high is true for the high
 // half, or if the high halves are equal and low is true for the low half. If high is JumpEqual, only the second case
-// counts. large means: a condition on a value below 1<<32 is met by all arguments from 1<<32.
+// counts. large means: a condition on a value below 1<<32 is met by all arguments from 1<<32 up.
 var comparisons = map[specs.LinuxSeccompOperator]struct {
 	high, low asm.JumpTest
 	large     bool
@@ -250,9 +250,9 @@ var comparisons = map[specs.LinuxSeccompOperator]struct {
 	specs.OpGreaterEqual: {asm.JumpGreaterThan, asm.JumpGreaterOrEqual, true},
 }
 
-// compare returns instructions that skip the next more instructions unless the condition arg is met. allows is set if
-// the rule allows the call. compare ignores the high half of the argument if the value's high half is 0 and the
-// comparison could let the high half permit a call that the low half forbids: the kernel ignores the high half of ints.
+// compare returns instructions that skip the following instructions, more in number, unless the condition arg is met.
+// allows is set if the rule allows the call. The kernel ignores the high half of many arguments, such as ints. So if
+// the value's high half is 0, an argument's high half must not permit a call that its low half forbids.
 //
 //nolint:gosec // halves of 64 bits, and lengths of short blocks
 func compare(arg specs.LinuxSeccompArg, allows bool, more int) []asm.Instruction {

@@ -98,7 +98,7 @@ func (l *local) load(id string, b []byte) (*localTask, error) {
 	}, nil
 }
 
-// watch stores the state of a task that the client has launched or adopted, and begins to check its devices.
+// watch begins to track a task that the client has launched or adopted, and handles an exit that came before.
 func (t *localTask) watch(st *task.State) {
 	t.mu.Lock()
 	t.state, t.watched = st, true

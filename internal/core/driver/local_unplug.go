@@ -23,7 +23,7 @@ const (
 	unplugKill = 5 * time.Second
 )
 
-// unplug controls what happens to a task whose device is unplugged. It is saved, so fields are only ever added.
+// unplug controls what happens to a task whose device is unplugged. Nomad stores it, so fields are only ever added.
 type unplug struct {
 	Stop  bool          `json:"stop,omitempty"`
 	Delay time.Duration `json:"delay,omitempty"` // how long the device must be missing before the task is stopped
