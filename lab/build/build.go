@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package build compiles the plugin binaries: first the supervisor, which is embedded, then each plugin. The go
-// command decides what is up to date.
+// Package build compiles the plugins. The supervisor comes first, because each plugin embeds it. The go command skips
+// packages that have not changed.
 package build
 
 import (
@@ -17,25 +17,25 @@ import (
 )
 
 const (
-	supervisorPackage = "cmd/outrider-supervisor"                               // in internal/core
-	supervisorBinary  = "internal/core/supervisor/embedded/outrider-supervisor" // in the repository
+	supervisorPackage = "cmd/outrider-supervisor"                               // relative to internal/core
+	supervisorBinary  = "internal/core/supervisor/embedded/outrider-supervisor" // relative to the repository
 )
 
-// Builder builds for one target.
+// Builder builds the programs of this repository for one architecture.
 type Builder struct {
-	Root string // of the repository
-	Arch string // GOARCH; empty: this machine's. The system is always Linux.
-	Bin  string // directory of the plugin binaries; empty: Root/bin
+	Root string // the repository's directory
+	Arch string // GOARCH; if empty, this machine's. GOOS is always linux.
+	Bin  string // the directory of the plugin binaries; if empty, Root/bin
 
-	// Static builds programs that need no library of the machine they run on, even if a plugin could use libusb.
+	// Static builds without C libraries, even libusb: the programs run on any Linux.
 	Static bool
 
-	// Release builds programs to publish: each module alone, by its own go.mod, for every processor of the
-	// architecture, without symbols, independently of the user's environment.
+	// Release builds programs for publication: each by its module's go.mod, without symbols, for the oldest processors of
+	// the architecture, and unaffected by the user's settings of the go command.
 	Release bool
 }
 
-// Root finds the repository that a directory is in, by its go.work.
+// Root returns the root of the repository that dir is in: the closest directory, from dir upwards, that has a go.work.
 func Root(dir string) (string, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -51,18 +51,18 @@ func Root(dir string) (string, error) {
 	}
 }
 
-// ForContainer returns a Builder of programs that need no library of the image. They are built into a separate folder.
+// ForContainer returns a Builder for programs that need no library of the container's image, in a separate folder.
 func (b Builder) ForContainer() Builder {
 	b.Static, b.Bin = true, filepath.Join(b.bin(), "static")
 	return b
 }
 
-// Supervisor builds the static binary that plugins embed. The go command embeds files only from the module's own
-// folder, so the binary is put there (and git-ignored).
+// Supervisor builds the supervisor, a static program. Its binary, which git ignores, is next to the source that embeds
+// it, because //go:embed cannot reach other folders.
 func (b Builder) Supervisor(ctx context.Context) error {
 	core := filepath.Join(b.Root, "internal", "core")
-	// no version control stamp: the same source must give the same bytes, or the plugins
-	// of each commit would replace a running supervisor
+	// A version control stamp would change the bytes with each commit, and a plugin replaces a running supervisor whose
+	// bytes differ from those that it embeds.
 	_, err := b.goBuild(ctx, "the supervisor", core, b.SupervisorPath(), false,
 		"-buildvcs=false", "-ldflags", "-s -w", "./"+supervisorPackage)
 	return err
@@ -71,7 +71,7 @@ func (b Builder) Supervisor(ctx context.Context) error {
 // SupervisorPath returns the path of the program that Supervisor builds.
 func (b Builder) SupervisorPath() string { return filepath.Join(b.Root, supervisorBinary) }
 
-// Plugin builds one plugin and returns its path. Supervisor must be called first.
+// Plugin builds one plugin and returns its path. Call Supervisor first.
 func (b Builder) Plugin(ctx context.Context, p Plugin) (string, error) {
 	cgo := p.Libusb && b.Libusb(ctx) == nil
 	args := []string{b.vcs(ctx), "-tags", "embed_supervisor"}
@@ -81,7 +81,7 @@ func (b Builder) Plugin(ctx context.Context, p Plugin) (string, error) {
 	return b.goBuild(ctx, p.Name, p.Dir, filepath.Join(b.bin(), p.Binary), cgo, append(args, ".")...)
 }
 
-// Stick builds the static program that simulates a USB stick, at path.
+// Stick builds the static program that simulates a USB stick, and writes it to path.
 func (b Builder) Stick(ctx context.Context, path string) error {
 	_, err := b.goBuild(ctx, "the simulated stick", filepath.Join(b.Root, "lab"), path, false, "-buildvcs=false",
 		"./usb-stick")
@@ -121,8 +121,9 @@ func (b Builder) bin() string {
 	return filepath.Join(b.Root, "bin")
 }
 
-// vcs returns a flag that turns the version control stamp (for a plugin's version) on, even if GOFLAGS turns it off. If
-// git fails (no checkout, no git, another user's checkout), the flag turns the stamp off, because go build would fail.
+// vcs returns go build's flag for the version control stamp, from which a plugin takes its version. It overrides
+// GOFLAGS. The stamp is off if git fails (no checkout, no git, another user's checkout), because go build would fail
+// too.
 func (b Builder) vcs(ctx context.Context) string {
 	cmd := exec.CommandContext(ctx, "git", "rev-parse", "--verify", "--quiet", "HEAD")
 	cmd.Dir = b.Root
@@ -132,7 +133,7 @@ func (b Builder) vcs(ctx context.Context) string {
 	return "-buildvcs=true"
 }
 
-// Env returns the variables that the go command needs in addition to this process's, for a program with cgo or without.
+// Env returns the variables to set for the go command, in addition to this process's, to build with or without cgo.
 func (b Builder) Env(cgo bool) []string {
 	env := []string{"GOOS=linux", "GOARCH=" + b.arch()}
 	if !cgo {
@@ -145,7 +146,7 @@ func (b Builder) Env(cgo bool) []string {
 	return env
 }
 
-// goBuild builds a package of the module in dir, and returns the program's absolute path.
+// goBuild builds a package of the module in dir into out, and returns out as an absolute path. Errors contain name.
 func (b Builder) goBuild(ctx context.Context, name, dir, out string, cgo bool, args ...string) (string, error) {
 	out, err := filepath.Abs(out)
 	if err == nil {

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// Libusb returns nil if plugins are linked with libusb, and otherwise the reason why not. Without libusb they read
+// Libusb returns nil if b links plugins with libusb; otherwise an error with the reason. Plugins without libusb read
 // only the kernel's /sys, and are static programs that run on any Linux.
 func (b Builder) Libusb(ctx context.Context) error {
 	if b.Static {

@@ -20,10 +20,10 @@ func TestLibusb_IsUsedIfPossible(t *testing.T) {
 	other := map[string]string{"amd64": "arm64", "arm64": "amd64"}[runtime.GOARCH]
 	for _, tc := range []struct {
 		name  string
-		tools map[string]string // on the PATH, in addition to go
+		tools map[string]string // scripts on the PATH, by name, in addition to go
 		b     Builder
 		cgo   string
-		want  string // empty: libusb is used
+		want  string // the error; empty: libusb is used
 	}{
 		{name: "headers and compiler", tools: map[string]string{"gcc": "exit 0",
 			"pkg-config": `[ "$*" = "--exists libusb-1.0" ]`}},

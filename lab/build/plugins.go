@@ -10,24 +10,24 @@ import (
 	"strings"
 )
 
-// Plugin is one module of plugins/.
+// Plugin describes a plugin: a module in plugins/.
 type Plugin struct {
-	Name   string // of the folder: "exec-lite"
+	Name   string // the name of its folder: "exec-lite"
 	Dir    string
-	Binary string // "nomad-driver-exec-lite" or "nomad-device-usb"
-	Device bool   // a device plugin; otherwise a task driver
-	Libusb bool   // linked with libusb if possible; otherwise a static program
+	Binary string // the name of its program: "nomad-driver-exec-lite" or "nomad-device-usb"
+	Device bool   // whether it is a device plugin; if not, it is a task driver
+	Libusb bool   // whether it is linked with libusb if possible; if not, it is a static program
 
-	HostVolume string // the id of the binary as a host volume plugin; empty if it is not one
+	HostVolume string // the plugin id if the program is also a host volume plugin
 }
 
-// declared lists the plugins that are not static task drivers: their folders alone do not show what they are.
+// declared describes plugins, by folder. A task driver that is a static program needs no entry.
 var declared = map[string]Plugin{
 	"dataset": {Device: true, HostVolume: "dataset"},
 	"usb":     {Device: true, Libusb: true},
 }
 
-// Plugins lists the plugins of a checkout in order of name: each folder of plugins/ that is a module.
+// Plugins returns a checkout's plugins, sorted by name. Each folder in plugins/ with a go.mod is a plugin.
 func Plugins(root string) ([]Plugin, error) {
 	modules, err := filepath.Glob(filepath.Join(root, "plugins", "*", "go.mod"))
 	if err != nil {
@@ -48,8 +48,8 @@ func Plugins(root string) ([]Plugin, error) {
 	return plugins, nil
 }
 
-// Select returns the plugins with these names, or all if there are no names. Each name may be a folder's or a binary's
-// name.
+// Select returns the plugins with the given names, or all plugins if no name is given. The name of the folder or of the
+// program selects a plugin.
 func Select(plugins []Plugin, names ...string) ([]Plugin, error) {
 	if len(names) == 0 {
 		return plugins, nil
