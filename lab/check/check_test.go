@@ -14,19 +14,20 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// modules lists the directories of the workspace's modules. The root comes first; its only package is the magefile.
+// modules returns the directories of the workspace's modules. The first is the root, whose only package is the
+// magefile.
 func modules(ctx context.Context, root string) ([]string, error) {
 	out, err := output(ctx, nil, root, "go", "list", "-m", "-f", "{{.Dir}}")
 	return strings.Fields(out), err
 }
 
-// tracked lists the files that git tracks, limited to patterns if any are given.
+// tracked returns the files that git tracks; if patterns are given, only the files that match one.
 func tracked(ctx context.Context, root string, patterns ...string) ([]string, error) {
 	out, err := output(ctx, nil, root, "git", append([]string{"ls-files", "-z", "--"}, patterns...)...)
 	return strings.FieldsFunc(out, func(r rune) bool { return r == 0 }), err
 }
 
-// workspace writes a go.work with the modules m and lab, and the files.
+// workspace creates a workspace with the modules m and lab and the given files, and returns its directory.
 func workspace(t *testing.T, files map[string]string) string {
 	t.Helper()
 	t.Setenv("GOWORK", "")
@@ -47,7 +48,7 @@ func workspace(t *testing.T, files map[string]string) string {
 	return root
 }
 
-// pinnedWorkspace is a workspace that pins a tool as this repository does.
+// pinnedWorkspace is like workspace, but also pins a tool at the version that this repository pins.
 func pinnedWorkspace(t *testing.T, tool string, files map[string]string) string {
 	t.Helper()
 	all := map[string]string{"go.mod": "module x\n\ngo 1.26\n"}
@@ -61,7 +62,7 @@ func pinnedWorkspace(t *testing.T, tool string, files map[string]string) string 
 	return workspace(t, all)
 }
 
-// captured returns the output of a function on both standard streams.
+// captured calls do, and returns what do has written to standard output and standard error.
 func captured(t *testing.T, do func()) string {
 	t.Helper()
 	f, err := os.CreateTemp(t.TempDir(), "")

@@ -18,7 +18,7 @@ import (
 
 const dependabotFile = ".github/dependabot.yml"
 
-// Every go.mod, Dockerfile and package.json that git tracks must be listed: dependabot reads only listed folders.
+// dependabot.yml must list the folder of every go.mod, Dockerfile and package.json: Dependabot reads no other folder.
 func TestDependabot_ListsEveryModuleImageAndPackage(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("../..", dependabotFile))
 	must.NoError(t, err)
@@ -53,7 +53,7 @@ func TestDependabot_ListsEveryModuleImageAndPackage(t *testing.T) {
 	test.SliceContains(t, listed["github-actions"], "/")
 }
 
-// Each module with packages is built and tested alone.
+// CI must build and test each module alone.
 func TestCI_TestsEveryModule(t *testing.T) {
 	text, err := os.ReadFile("../../.github/workflows/ci.yml")
 	must.NoError(t, err)
@@ -68,7 +68,7 @@ func TestCI_TestsEveryModule(t *testing.T) {
 	dirs, err := modules(t.Context(), root)
 	must.NoError(t, err)
 	var want []string
-	for _, dir := range dirs[1:] { // the first is the root, which has no packages
+	for _, dir := range dirs[1:] { // the first is the root, whose only package is the magefile
 		want = append(want, strings.TrimPrefix(dir, root+"/"))
 	}
 	test.Eq(t, want, ci.Jobs["module"].Strategy.Matrix.Module)

@@ -15,7 +15,7 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// form has the fields that GitHub checks: if one is wrong, GitHub ignores the whole issue form.
+// form is an issue form, with all fields that GitHub accepts. GitHub ignores a form that has a mistake.
 type form struct {
 	Name, Description string
 	Title             string

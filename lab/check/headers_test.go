@@ -14,7 +14,8 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// The licence header begins a file, or follows a script's interpreter line, or the line that begins a YAML document.
+// header matches a file that begins with the licence header. Only a #! line, or the --- of a YAML document, may precede
+// it.
 var header = regexp.MustCompile(
 	`^(#!.*\n|---\n)?(//|#|/\*) Copyright \(c\) The Outrider Authors( \*/)?\n(//|#|/\*) SPDX-License-Identifier: MPL-2\.0( \*/)?\n\n`)
 
@@ -34,7 +35,7 @@ func TestHeaders_EverySourceFileNamesItsLicence(t *testing.T) {
 			}
 			return nil
 		}
-		if filepath.Base(path) == "mage_output_file.go" { // mage writes this file while it compiles
+		if filepath.Base(path) == "mage_output_file.go" { // exists only while mage compiles the magefile
 			return nil
 		}
 		switch filepath.Ext(path) {

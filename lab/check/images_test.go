@@ -15,7 +15,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// imageSizes are the maximum sizes of images in bytes: readers load them with the page.
+// imageSizes limits the size of an image, in bytes, by its type: readers download all images of a page.
 var imageSizes = map[string]int64{".svg": 500_000, ".png": 300_000}
 
 var (
@@ -78,7 +78,7 @@ func TestImageFaults_ReportsEachKindOfFault(t *testing.T) {
 	}
 }
 
-// imageFaults counts the images of a page, and lists their faults. The page is in dir.
+// imageFaults returns the number of images on a page in dir, and what is wrong with them.
 func imageFaults(dir, text string) (images int, faults []string) {
 	look := func(file, alt string) {
 		images++
@@ -105,7 +105,7 @@ func imageFaults(dir, text string) (images int, faults []string) {
 		for _, a := range htmlAttribute.FindAllStringSubmatch(m[0], -1) {
 			attributes[a[1]] = a[2]
 		}
-		if m[1] == "source" { // part of a picture element, whose img has the text
+		if m[1] == "source" { // inside a <picture>; the alternative text belongs to the <img>
 			look(attributes["srcset"], "its img's")
 		} else {
 			look(attributes["src"], attributes["alt"])
@@ -114,7 +114,7 @@ func imageFaults(dir, text string) (images int, faults []string) {
 	return images, faults
 }
 
-// fileFault returns an empty string if an image exists and is small.
+// fileFault returns the reason why a page must not show an image, or an empty string.
 func fileFault(file string) string {
 	st, err := os.Stat(file)
 	if err != nil {

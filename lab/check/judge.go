@@ -16,18 +16,18 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// skipLine matches the line of a test's output that has the reason for a skip.
+// skipLine matches a line that a test logs. The last such line of a skipped test is the reason for the skip.
 var skipLine = regexp.MustCompile(`^\s*\S+\.go:\d+: (.+)`)
 
-// judge reads the events of a test run with its reruns (go doc test2json), and prints the skipped tests. It returns an
-// error for problems that gotestsum does not count as failures: a package that fails although each of its tests passes,
-// a run without a test, and, if noSkips is set, a skip by anything but testsupport.Long.
+// judge reads the events of a test run and its reruns (go doc test2json), and prints how many tests were skipped, by
+// reason. It returns an error for problems that gotestsum does not count as failures: a package that fails although its
+// tests pass, a run without tests, and, if noSkips is set, any skip that is not by testsupport.Long.
 func judge(w io.Writer, events io.Reader, noSkips bool) error {
 	var problems []error
 	ran := 0
-	reasons := map[string]string{} // by test: the last line that may be a reason
-	failed := map[string]bool{}    // packages with a test that failed
-	skipped := map[string]int{}    // by reason
+	reasons := map[string]string{} // each test's last log line, which is the reason if the test is skipped
+	failed := map[string]bool{}    // packages in which a test has failed
+	skipped := map[string]int{}    // number of skipped tests, by reason
 	for decoder := json.NewDecoder(events); decoder.More(); {
 		var e struct{ Action, Package, Test, Output string }
 		err := decoder.Decode(&e)
@@ -44,12 +44,12 @@ func judge(w io.Writer, events io.Reader, noSkips bool) error {
 			if !failed[e.Package] {
 				problems = append(problems, fmt.Errorf("%s failed outside of its tests", e.Package))
 			}
-			delete(failed, e.Package) // events of a rerun of the package may follow
+			delete(failed, e.Package) // a rerun of the package starts from zero
 		case e.Test == "":
 		case e.Action == "pass" || e.Action == "fail":
 			ran++
 			failed[e.Package] = failed[e.Package] || e.Action == "fail"
-		case e.Action == "skip" && strings.HasPrefix(reasons[test], testsupport.LongSkip): // left to TestAll
+		case e.Action == "skip" && strings.HasPrefix(reasons[test], testsupport.LongSkip): // TestAll runs this test
 		case e.Action == "skip" && noSkips:
 			problems = append(problems, fmt.Errorf("%s was skipped, but CI must run it: %s", test, reasons[test]))
 		case e.Action == "skip":

@@ -20,20 +20,20 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
-// leftovers finds resources that a test run did not remove. The run's temporary directory identifies everything that
-// belongs to it, except cgroups and files in /run/outrider: of these, only new ones count. Two runs can be active at
-// the same time on one machine.
+// leftovers finds resources that a test run did not remove, even while other runs are active on this machine. Most
+// resources are recognised by the run's temporary directory, whose path they contain. Cgroups and files in
+// /run/outrider do not contain it: of these, the ones that did not exist before the run count.
 type leftovers struct {
 	dir    string          // the run's TMPDIR
-	before map[string]bool // the shared places before the run
+	before map[string]bool // result of sharedPlaces before the run
 }
 
-// newLeftovers creates a temporary directory for a run. Its path is short, since unix sockets are created below it.
+// newLeftovers creates a run's temporary directory. Its path is short, to fit into the addresses of unix sockets.
 func newLeftovers() (*leftovers, error) {
 	for id := int64(os.Getpid()); ; id++ {
 		dir := filepath.Join(os.TempDir(), "o"+strconv.FormatInt(id, 36))
 		err := os.Mkdir(dir, 0o700)
-		if errors.Is(err, fs.ErrExist) { // the directory of a killed run, or of a run in another PID namespace
+		if errors.Is(err, fs.ErrExist) { // left by a killed run, or used by a run in another PID namespace
 			continue
 		}
 		if err != nil {
@@ -43,18 +43,18 @@ func newLeftovers() (*leftovers, error) {
 	}
 }
 
-// patience is how long a stopped process may take to exit, and how long another run may keep an ended task's cgroup.
+// patience is how long check waits for stopped processes to exit, and for other runs to remove cgroups.
 const patience = time.Minute
 
-// check removes the temporary directory. If it finds leftovers, it keeps the directory and returns an error that lists
-// them.
+// check waits until no leftovers remain, and removes the temporary directory. If some remain after patience, check
+// keeps the directory and returns an error that lists them.
 func (l *leftovers) check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	left := l.look()
 	err := poll.Until(ctx, 200*time.Millisecond, func() (bool, error) {
 		now := l.look()
-		// cgroups and files that come and go in shared places belong to another run
+		// ignore paths that appear after the first look: other runs create and remove cgroups and files
 		left = slices.DeleteFunc(left, func(thing string) bool { return !slices.Contains(now, thing) })
 		return len(left) == 0, nil
 	})
@@ -64,12 +64,12 @@ func (l *leftovers) check(ctx context.Context) error {
 	return os.RemoveAll(l.dir)
 }
 
-// places are files and links that show a use of the temporary directory: by processes that have it as TMPDIR or use
-// files in it, by mounts, and by loop devices.
+// places are the files and links that contain the temporary directory's path while it is in use: by a process (as
+// TMPDIR, in the arguments, as working directory or program), as or below a mount point, or by a loop device.
 var places = []string{"/proc/[0-9]*/environ", "/proc/[0-9]*/cmdline", "/proc/[0-9]*/cwd", "/proc/[0-9]*/exe",
 	"/proc/self/mountinfo", "/sys/block/loop*/loop/backing_file"}
 
-// own lists the leftovers that the temporary directory identifies.
+// own returns the leftovers that contain the path of the temporary directory.
 func (l *leftovers) own() (left []string) {
 	for _, pattern := range places {
 		found, _ := filepath.Glob(pattern)
@@ -87,7 +87,7 @@ func (l *leftovers) own() (left []string) {
 	return left
 }
 
-// look lists all current leftovers.
+// look returns all leftovers that exist now.
 func (l *leftovers) look() []string {
 	left := l.own()
 	for place := range sharedPlaces() {
@@ -100,12 +100,12 @@ func (l *leftovers) look() []string {
 
 var (
 	shared = regexp.MustCompile(`^/sys/fs/cgroup/.*(/nomad|outrider)|^` + task.DefaultDir + `/`)
-	// kept matches the cgroups that Nomad creates for itself, and the directories in which a plugin locks and mounts
-	// datasets. A plugin that is killed during a change leaves its lock there; the next plugin removes the lock.
+	// kept matches paths that may stay: cgroups that Nomad creates for itself, and directories in which a plugin locks and
+	// mounts datasets. If a plugin is killed, its lock stays until the next plugin removes it.
 	kept = regexp.MustCompile(`^/sys/.*/(nomad|share|reserve)(\.slice)?$|/dataset(/slots|/locks.*)?$`)
 )
 
-// sharedPlaces returns the cgroups without a process, and the files of the plugins' state.
+// sharedPlaces returns the cgroups of Nomad and of the plugins that have no processes, and the paths in /run/outrider.
 func sharedPlaces() map[string]bool {
 	places := map[string]bool{}
 	for _, root := range []string{"/sys/fs/cgroup", task.DefaultDir} {
@@ -120,7 +120,7 @@ func sharedPlaces() map[string]bool {
 	return places
 }
 
-// hasProcesses reports whether a cgroup or one below it has a process.
+// hasProcesses reports whether a cgroup, or any cgroup below it, has processes.
 func hasProcesses(cgroup string) (found bool) {
 	_ = filepath.WalkDir(cgroup, func(path string, _ fs.DirEntry, _ error) error {
 		processes, _ := os.ReadFile(filepath.Join(path, "cgroup.procs"))

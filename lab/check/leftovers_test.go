@@ -21,7 +21,7 @@ import (
 )
 
 func TestLeftovers_AreReportedUntilRemoved(t *testing.T) {
-	testsupport.NeedRoot(t) // to mount
+	testsupport.NeedRoot(t) // mounts a tmpfs
 	l, err := newLeftovers()
 	must.NoError(t, err)
 	mountPoint := filepath.Join(l.dir, "mounted")
@@ -45,7 +45,7 @@ func TestLeftovers_AreReportedUntilRemoved(t *testing.T) {
 	out, err = exec.Command("umount", mountPoint).CombinedOutput()
 	must.NoError(t, err, must.Sprint(string(out)))
 	test.SliceEmpty(t, l.own())
-	must.NoError(t, os.RemoveAll(l.dir)) // not by check: other tests create cgroups at the same time
+	must.NoError(t, os.RemoveAll(l.dir)) // check could report cgroups of other tests that run at the same time
 }
 
 func TestLeftovers_DirectoryIsShortIfTheFirstNameIsTaken(t *testing.T) {

@@ -22,8 +22,8 @@ jobs:
       - run: echo "$HOME"
 `
 
-// One finding in any module, tests included, makes lint fail, and does not hide another one. Once the linters are
-// built, no network is needed.
+// lint must fail if any module has a finding, even in a test, and must report every finding. Once the linters are
+// built, lint must work without a network.
 func TestLint_ReportsFindingsOfEachLinter(t *testing.T) {
 	testsupport.NeedPrograms(t, "shellcheck")
 	const config = "version: \"2\"\nlinters:\n  default: none\n  enable: [govet, gosec]\nformatters:\n  enable: [gofmt]\n"

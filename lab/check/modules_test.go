@@ -18,16 +18,16 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// In the workspace the go command selects the highest version that any module requires; with GOWORK=off, the version
-// that go.mod requires. Both are the same if all modules and the workspace require one version of each dependency: a
-// binary then links the versions of its own go.mod.
+// In the workspace, the go command selects the highest version of a dependency that any module requires. With
+// GOWORK=off, as for a release, it selects the version in the module's go.mod. If all of them require the same version,
+// tests and releases link the same code.
 func TestModules_RequireOneVersionOfEachDependency(t *testing.T) {
 	root, err := filepath.Abs("../..")
 	must.NoError(t, err)
 	dirs, err := modules(t.Context(), root)
 	must.NoError(t, err)
 	must.SliceContains(t, dirs, root)
-	required := map[string]map[string][]string{} // by module and version: the files
+	required := map[string]map[string][]string{} // the modules that require a dependency, by dependency and version
 	add := func(module, version, file string) {
 		if required[module] == nil {
 			required[module] = map[string][]string{}
@@ -61,7 +61,8 @@ func TestModules_RequireOneVersionOfEachDependency(t *testing.T) {
 	}
 }
 
-// Each go.mod must require what its module imports. TestModule builds by that go.mod, as a release does.
+// Each go.mod must require exactly what its module imports: releases, and TestModule in CI, build a module by its
+// go.mod alone.
 func TestModules_AreTidyAndVerified(t *testing.T) {
 	testsupport.Long(t, "reads every module of the cache")
 	dirs, err := modules(t.Context(), "../..")

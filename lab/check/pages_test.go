@@ -15,7 +15,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// files lists the files that git tracks and that match a pattern.
+// files returns the paths of the files that git tracks and that match one of the patterns.
 func files(t *testing.T, patterns ...string) (paths []string) {
 	t.Helper()
 	const root = "../.."
@@ -27,7 +27,7 @@ func files(t *testing.T, patterns ...string) (paths []string) {
 	return paths
 }
 
-// bareMage matches a command that works only if mage is installed.
+// bareMage matches a mage command without "go tool", which works only if mage is installed.
 var bareMage = regexp.MustCompile(`(^|[^."/\w])mage (build|lint|bench|conformance|` +
 	`(lab|demo|docs|test|new|nix|release):[a-z]+)\b`)
 
@@ -48,9 +48,9 @@ func TestPages_UseGoToolMage(t *testing.T) {
 	}
 }
 
-// page has the headings and links of a Markdown page outside of its fenced blocks.
+// page has the headings and links of a Markdown page, except those in fenced code blocks.
 type page struct {
-	titles  int // headings of the first level
+	titles  int // number of first-level headings
 	anchors map[string]bool
 	links   []string
 }
@@ -58,13 +58,13 @@ type page struct {
 var (
 	headingLine = regexp.MustCompile(`^(#+) (.+)`)
 	linkTarget  = regexp.MustCompile(`\]\(([^)\s]+)\)`)
-	noAnchor    = regexp.MustCompile(`[^\p{L}\p{N}\s_-]`) // the characters that GitHub removes from a heading
+	noAnchor    = regexp.MustCompile(`[^\p{L}\p{N}\s_-]`) // characters that an anchor on GitHub omits
 )
 
 func readPage(text string) page {
 	p := page{anchors: map[string]bool{}}
 	fenced := false
-	var prose strings.Builder // a link may continue on the next line
+	var prose strings.Builder // the page's text in one piece, because a link may continue on the next line
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(strings.TrimSpace(line), "```") {
 			fenced = !fenced
@@ -91,7 +91,7 @@ func readPage(text string) page {
 	return p
 }
 
-// brokenLinks returns the links to a file or a heading that does not exist.
+// brokenLinks returns the links of the page at path whose file or heading does not exist.
 func brokenLinks(path string, p page) (broken []string) {
 	for _, link := range p.links {
 		if strings.Contains(link, "://") || strings.HasPrefix(link, "mailto:") {

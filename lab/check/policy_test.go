@@ -13,7 +13,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// Users verify a release with the commands that the release workflow runs before it publishes.
+// SECURITY.md must show users the commands with which the release workflow verifies a release before publishing it.
 func TestSecurityPolicy_HasTheCommandsOfTheReleaseWorkflow(t *testing.T) {
 	page, err := os.ReadFile("../../SECURITY.md")
 	must.NoError(t, err)
@@ -24,7 +24,7 @@ func TestSecurityPolicy_HasTheCommandsOfTheReleaseWorkflow(t *testing.T) {
 	block, _, _ = strings.Cut(block, "```")
 	for line := range strings.Lines(strings.ReplaceAll(block, "\\\n", "")) {
 		words := strings.Fields(line)
-		// omit the names of zips: the workflow uses others
+		// remove the names of zip files: the workflow has a variable instead
 		words = slices.DeleteFunc(words, func(w string) bool { return strings.HasSuffix(w, ".zip") })
 		commands = append(commands, strings.Join(words, " "))
 	}
@@ -32,7 +32,7 @@ func TestSecurityPolicy_HasTheCommandsOfTheReleaseWorkflow(t *testing.T) {
 	ran := strings.Join(strings.Fields(strings.ReplaceAll(string(workflow), "\\\n", "")), " ")
 	ran = strings.ReplaceAll(ran, ` "$zip"`, "")
 	ran = strings.ReplaceAll(ran, "$GITHUB_REF_NAME", "plugins/exec-lite/v0.1.0")
-	ran = strings.ReplaceAll(ran, "--strict", "--ignore-missing") // --strict requires all files, which users do not have
+	ran = strings.ReplaceAll(ran, "--strict", "--ignore-missing") // users need not download every file
 	for _, command := range commands {
 		test.StrContains(t, ran, command)
 	}

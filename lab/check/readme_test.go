@@ -25,14 +25,14 @@ const (
 	chartFile   = "../../docs/images/exec-lite-vs-raw_exec.svg"
 )
 
-// result is a row that lab/bench has written.
+// result is a row of docs/benchmarks.json, which lab/bench writes.
 type result struct {
 	Plugin, Measured, Peer, Unit, Ratio string
 	Value                               float64
 	PeerValue                           float64 `json:"peer_value"`
 }
 
-// bars are the rows of exec-lite in the README's chart, by the beginning of their names.
+// bars are the rows of the README's chart, from the results of exec-lite. row is the beginning of Measured.
 var bars = []struct{ row, label string }{
 	{"memory per task", "Helper memory per task"},
 	{"start", "Start latency (median)"},
@@ -40,8 +40,7 @@ var bars = []struct{ row, label string }{
 	{"processor, 300 tasks", "Helper CPU, 300 idle tasks"},
 }
 
-// TestReadme_HasTheFiguresOfTheBenchmarks: `go test ./lab/check -run Readme -update` writes the chart and the table
-// after a new `mage bench`.
+// After a new `go tool mage bench`, run `go test ./lab/check -run Readme -update` to write the chart and the table.
 func TestReadme_HasTheFiguresOfTheBenchmarks(t *testing.T) {
 	var results struct {
 		Machine, Date string
@@ -66,7 +65,7 @@ func TestReadme_HasTheFiguresOfTheBenchmarks(t *testing.T) {
 	table := fmt.Sprintf("%s, Nomad 1.11.3, on %s.\n\n", results.Machine, results.Date) +
 		"| plugin | measured | | compared with | |\n|---|---|---|---|---|\n"
 	for _, r := range results.Rows {
-		if r.Ratio == "" { // a value within the noise
+		if r.Ratio == "" { // one of the two values is within the noise
 			continue
 		}
 		table += fmt.Sprintf("| %s | %s | %s | %s: %s | %s |\n", r.Plugin, r.Measured, amount(r.Value, r.Unit), r.Peer,
@@ -105,7 +104,7 @@ func readFile(t *testing.T, path string) string {
 	return string(b)
 }
 
-// drawChart returns an SVG that follows the reader's dark or light mode.
+// drawChart returns the chart as an SVG image, whose colours follow the reader's dark or light mode.
 func drawChart(rows []result) string {
 	const left, longest = 230, 430.0
 	var b strings.Builder

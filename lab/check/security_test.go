@@ -15,7 +15,8 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// The promises of docs/explain/security.md are the rows of tables whose second column is "Held by".
+// Every promise in docs/explain/security.md must name an existing test. Promises are the rows of the tables whose last
+// column is "Held by".
 func TestSecurityPage_NamesExistingTests(t *testing.T) {
 	root := "../.."
 	page, err := os.ReadFile(filepath.Join(root, "docs/explain/security.md"))
@@ -65,7 +66,7 @@ var (
 	testFunc = regexp.MustCompile(`(?m)^func (Test[A-Z0-9]\w*)\(\w+ \*testing\.T\)`)
 )
 
-// unheld returns the faults of a page: promises without a test, and tests that do not exist.
+// unheld returns the faults of a page: promises that name no test, and names of tests that do not exist.
 func unheld(page string, exist map[string]bool) (wrong []string) {
 	promises, within := 0, false
 	for line := range strings.Lines(page) {
@@ -94,7 +95,7 @@ func unheld(page string, exist map[string]bool) (wrong []string) {
 	return wrong
 }
 
-// testsBelow returns the names of all tests in the source, by package.
+// testsBelow returns the names of all tests below root, by folder.
 func testsBelow(root string) (map[string][]string, error) {
 	tests := map[string][]string{}
 	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {

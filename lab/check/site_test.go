@@ -55,8 +55,8 @@ func TestSite_HasEachPageAndNoDeadLink(t *testing.T) {
 	}
 }
 
-// leadsSomewhere reports whether the target of a page's link exists in the site, and has the link's anchor. It accepts
-// any link to another site.
+// leadsSomewhere reports whether a page's link leads to a file of the site and, if the link has an anchor, to an
+// existing element. Links to other sites are not checked.
 func leadsSomewhere(site string, pages map[string]string, page, link string) bool {
 	if strings.Contains(link, ":") {
 		return true

@@ -16,23 +16,23 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/gotool"
 )
 
-// resultsDir has the events of the last test runs (go doc test2json).
+// resultsDir is the directory of the events of the last test runs (go doc test2json).
 const resultsDir = "bin/test"
 
-// Test runs the tests of every module except those that testsupport.Long leaves to TestAll. The slowest packages,
-// lab/e2e and remote, start first. Tests mostly wait, so more packages run at a time than the machine has processors.
+// Test runs the tests of every module except the long ones (see testsupport.Long). The slowest packages, lab/e2e and
+// remote, start first. Five packages run at a time, even on fewer processors, because tests mostly wait.
 func Test(ctx context.Context, root string) error {
 	return run(ctx, root, "test", []string{"./lab/e2e/...", "./plugins/remote/...", "work"}, "-short", "-p=5")
 }
 
-// TestAll runs every test. The lab's packages run one at a time, because two packages with virtual machines or real
-// agents are too much for a small machine. If one step fails, the next one still runs.
+// TestAll runs every test. The packages of lab/ run last, even if earlier tests have failed. They run one at a time:
+// two packages with virtual machines or real agents are too much for a small machine.
 func TestAll(ctx context.Context, root string) error {
 	plugins, err := filepath.Glob(filepath.Join(root, "plugins", "*"))
 	if err != nil {
 		return err
 	}
-	light := []string{"./internal/core/supervisor", "./internal/core/..."} // the longest first
+	light := []string{"./internal/core/supervisor", "./internal/core/..."} // the slowest package first
 	for _, dir := range plugins {
 		light = append(light, "./"+dir+"/...")
 	}
@@ -40,8 +40,8 @@ func TestAll(ctx context.Context, root string) error {
 	return errors.Join(first, run(ctx, root, "all-lab", []string{"./lab/..."}, "-p=1", "-timeout=60m"))
 }
 
-// TestModule compiles a module, named by its folder in the repository, by its own go.mod as a release does. Then it
-// runs the module's unit tests.
+// TestModule compiles the module in dir, a folder of the repository, by the module's go.mod alone, as a release does.
+// Then it runs the module's tests, except long ones and those of lab/e2e.
 func TestModule(ctx context.Context, root, dir string, race bool) error {
 	units, err := unitTests(ctx, root, dir)
 	if err != nil {
@@ -54,7 +54,7 @@ func TestModule(ctx context.Context, root, dir string, race bool) error {
 	return run(ctx, root, "module", units, flags...)
 }
 
-// unitTests builds a module and lists its packages with unit tests.
+// unitTests builds the module in dir alone, and returns its packages except those of lab/e2e.
 func unitTests(ctx context.Context, root, dir string) ([]string, error) {
 	_, err := output(ctx, append(goEnv(ctx, root), "GOWORK=off"), filepath.Join(root, dir), "go", "build", "./...")
 	if err != nil {
@@ -66,7 +66,7 @@ func unitTests(ctx context.Context, root, dir string) ([]string, error) {
 	}), err
 }
 
-// run runs the tests of packages with these flags of go test, and checks for leftovers.
+// run runs the tests of packages with additional flags of go test. Resources that the tests leave behind are an error.
 func run(ctx context.Context, root, name string, packages []string, flags ...string) error {
 	left, err := newLeftovers()
 	if err != nil {
@@ -93,14 +93,14 @@ func gotestsum(ctx context.Context, root, name, tmp string, packages []string, f
 	args := []string{
 		"--format=pkgname", "--format-hide-empty-pkg", "--hide-summary=skipped", "--jsonfile=" + events,
 		"--rerun-fails=2", "--rerun-fails-max-failures=5", "--packages=" + strings.Join(packages, " "), "--",
-		// cached results would ignore changes of the binaries that the tests start; `go tool mage lint` runs go vet; with
-		// -trimpath checkouts share compiled packages; and without a debugger's tables linking takes half the time
+		// Cached results would miss changes of the binaries that the tests start. `go tool mage lint` runs go vet. With
+		// -trimpath, checkouts share compiled packages. Linking without debug information takes half the time.
 		"-count=1", "-vet=off", "-trimpath", "-ldflags=-s -w", "-timeout=20m",
 	}
 	cmd := exec.CommandContext(ctx, program, append(args, flags...)...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = root, os.Stdout, os.Stderr
 	cmd.Env = append(goEnv(ctx, root), "TMPDIR="+tmp)
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // on an interrupt, the tests clean up
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // SIGINT, on which the tests clean up
 	cmd.WaitDelay = time.Minute
 	failure := cmd.Run()
 	file, err := os.Open(events)

@@ -13,7 +13,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// The test runs gotestsum in a small workspace, with each kind of failure.
+// Each row is the test file of a package, with which gotestsum runs in a small workspace.
 func TestRun_ReportsEachKindOfFailure(t *testing.T) {
 	const header = "package p\n\nimport (\n\t\"os\"\n\t\"testing\"\n\t\"time\"\n)\n\nvar _, _ = os.Args, time.Now\n\n"
 	const (
@@ -44,10 +44,10 @@ func TestRun_ReportsEachKindOfFailure(t *testing.T) {
 	)
 	for _, tc := range []struct {
 		name  string
-		file  string // m/p/p_test.go
+		file  string // the content of m/p/p_test.go
 		flags []string
 		ci    string
-		fails string   // the error; empty: none
+		fails string   // in the error; empty: no error
 		shows []string // in the output
 		hides []string
 	}{
@@ -99,7 +99,7 @@ func TestJudge_RefusesARunWithoutTests(t *testing.T) {
 
 func TestUnitTests_NeedAModuleThatBuildsAlone(t *testing.T) {
 	root := workspace(t, map[string]string{
-		"m/q.go":         "package m\n\nimport _ \"x/lab\"\n", // which m's go.mod does not require
+		"m/q.go":         "package m\n\nimport _ \"x/lab\"\n", // m's go.mod does not require x/lab
 		"lab/e2e/e.go":   "package e2e\n",
 		"lab/e2e/f/f.go": "package f\n",
 	})

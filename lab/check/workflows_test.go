@@ -21,7 +21,7 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// mayWrite lists the permissions that a job may have in addition to reading the repository; all others are mistakes.
+// mayWrite lists the jobs that need more than read access, and their permissions. All other jobs may only read.
 var mayWrite = map[string][]string{
 	"docs.yml deploy":     {"pages", "id-token"},
 	"release.yml sign":    {"id-token", "attestations"},
@@ -35,7 +35,7 @@ func TestWorkflows_FollowTheRules(t *testing.T) {
 	files, err := filepath.Glob("../../.github/workflows/*")
 	must.NoError(t, err)
 	must.SliceNotEmpty(t, files)
-	pins := map[string]string{} // by action: one version everywhere
+	pins := map[string]string{} // the version of each action, which must be the same in all workflows
 	called := 0
 	for _, file := range files {
 		text, err := os.ReadFile(file)
@@ -99,9 +99,9 @@ var (
 	mageCommand = regexp.MustCompile(`go tool mage ([^|>&;)\n]*)`)
 )
 
-// workflowFaults returns a workflow's violations of the rules: actions are pinned; a job has only the permissions that
-// it needs, and a timeout; builds and tests are existing mage targets, which can run anywhere; and no expression is
-// part of a script.
+// workflowFaults returns the violations of these rules in a workflow: Actions are pinned. A job has a timeout, and no
+// more permissions than it needs. Scripts call go only for existing mage targets, which also run outside of CI. No
+// script contains an expression.
 func workflowFaults(name, text string, targets map[string]target) []string {
 	var faults []string
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
@@ -167,13 +167,13 @@ func workflowFaults(name, text string, targets map[string]target) []string {
 	return faults
 }
 
-// target is a target of the magefile.
+// target has the parameters of a mage target.
 type target struct {
-	arguments int // required ones
+	arguments int // number of required arguments
 	flags     []string
 }
 
-// checkCall checks the arguments of one mage command: targets, each with its arguments and then its flags.
+// checkCall checks the words after "go tool mage": targets, each followed by its arguments and then its flags.
 func checkCall(words []string, targets map[string]target) error {
 	for len(words) > 0 {
 		name := words[0]
@@ -196,14 +196,14 @@ func checkCall(words []string, targets map[string]target) error {
 	return nil
 }
 
-// mageTargets reads the targets of a magefile: functions and methods of namespaces whose first parameter is a context.
-// A string is an argument, a pointer is a flag.
+// mageTargets returns the targets of a magefile: its exported functions, and the methods of its namespaces. A pointer
+// parameter is a flag, and every other parameter except ctx is an argument.
 func mageTargets(path string) (map[string]target, error) {
 	file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
 	if err != nil {
 		return nil, err
 	}
-	targets := map[string]target{"test": {}} // an alias
+	targets := map[string]target{"test": {}} // an alias, see Aliases in the magefile
 	for _, decl := range file.Decls {
 		f, ok := decl.(*ast.FuncDecl)
 		if !ok || !f.Name.IsExported() {
