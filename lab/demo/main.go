@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command demo shows a plugin, with its own Nomad agent, and removes everything at the end: go tool mage
-// demo:exec-lite. Each demo is a shell script, whose acts begin with say; see lib.sh.
+// Command demo (go tool mage demo:exec-lite) shows a plugin in its own Nomad agent, which it removes at the end. A demo
+// is a shell script, in which each act begins with a call of the function say; see lib.sh.
 package main
 
 import (
@@ -72,7 +72,7 @@ func main() {
 //go:embed usb/config.hcl
 var usbPlugin string
 
-// usbConfig returns the usb plugin's configuration, for the kernel's devices or for simulated ones.
+// usbConfig returns the usb plugin's configuration for a real stick, if -id is set, or for the simulated one.
 func usbConfig() string {
 	if *id == "" {
 		return usbPlugin
@@ -81,7 +81,7 @@ func usbConfig() string {
 	return real.Replace(usbPlugin)
 }
 
-// play plays a script. Each act runs in a new shell where the agent's tasks run, after the lines before the first act.
+// play plays a script where the agent's tasks run. Each act is a new shell. The lines before the first act run in each.
 func play(ctx context.Context, a agent.Agent, name string) error {
 	dir := filepath.Join(a.Info().Dir, "demo")
 	root, err := build.Root(".")
@@ -115,12 +115,12 @@ func play(ctx context.Context, a agent.Agent, name string) error {
 		if err := cmd.Start(); err != nil {
 			return err
 		}
-		defer context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })() // on ^C, also kill the command itself
+		defer context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })() // when ctx ends, end the shell (or docker exec)
 		return cmd.Wait()
 	})
 }
 
-// copyFiles writes a demo's files into a directory that the agent's tasks can read, too.
+// copyFiles copies a demo's files to dir, where the agent's tasks can also read them.
 func copyFiles(root, name, dir string) error {
 	own, err := fs.Sub(files, name)
 	if err == nil {
@@ -132,7 +132,7 @@ func copyFiles(root, name, dir string) error {
 	return os.CopyFS(dir, os.DirFS(filepath.Join(root, "plugins/python/example")))
 }
 
-// environment returns the environment of the scripts. NOMAD_VAR_ variables are also variables of the job files.
+// environment returns the variables of the scripts. Job files use a variable named NOMAD_VAR_x as x.
 func environment(a agent.Agent) []string {
 	env := []string{
 		"NOMAD_CLI_SHOW_HINTS=false", "NOMAD_VAR_plugins=" + a.PluginDir(), "NOMAD_VAR_state=" + a.StateDir(),

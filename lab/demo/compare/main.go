@@ -1,9 +1,9 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command compare runs the same tasks with raw_exec and with exec-lite, and shows the resource usage of their helper
-// processes each second. Keys add tasks and kill processes; without a terminal it prints the table after ten seconds.
-// It has its own Nomad agent, and removes everything at the end: go tool mage demo:compare.
+// Command compare (go tool mage demo:compare) runs the same tasks with raw_exec and with exec-lite in its own Nomad
+// agent, and shows each second the resources that the drivers' helper processes use. Keys add tasks and kill helpers.
+// Without a terminal, it prints one table after ten seconds. At the end it removes the agent.
 package main
 
 import (
@@ -27,12 +27,12 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/usage"
 )
 
-const more = 10 // tasks per driver at the beginning, and added by a key
+const more = 10 // number of tasks that each driver has at first, and that the key a adds
 
 func main() {
 	stage.Demo{
 		Plugins: map[string]string{"exec-lite": `state_dir = "${state_dir}"`},
-		OnHost:  true, // where the processes are measured
+		OnHost:  true, // measure reads /proc of this machine
 		Play: func(ctx context.Context, a agent.Agent) error {
 			return (&compare{agent: a, sides: []*side{{driver: "raw_exec"}, {driver: "exec-lite"}}}).play(ctx)
 		},
@@ -42,25 +42,25 @@ func main() {
 type compare struct {
 	agent   agent.Agent
 	sides   []*side
-	count   int // tasks of each driver
+	count   int // number of tasks of each driver
 	message string
 }
 
-// side is a driver with its last measurement.
+// side is one of the compared drivers, with its last measurement.
 type side struct {
 	driver  string
 	asked   time.Time // when the last tasks were submitted
 	took    time.Duration
-	states  []string // of the tasks
+	states  []string // the allocations' client statuses
 	helpers []usage.Process
-	memory  float64   // of all helpers
+	memory  float64   // PSS of all helpers in bytes
 	at      time.Time // when the helpers were measured
-	cpu     float64   // percent of one core, since the previous measurement
+	cpu     float64   // percent of one core, on average since the previous measurement
 }
 
 func (c *compare) play(ctx context.Context) error {
-	var keys <-chan byte     // nil without a terminal
-	var end <-chan time.Time // nil with a terminal
+	var keys <-chan byte     // nil if there is no terminal
+	var end <-chan time.Time // nil if there is a terminal
 	tty := xterm.IsTerminal(int(os.Stdin.Fd())) && xterm.IsTerminal(int(os.Stdout.Fd()))
 	if tty {
 		pressed, restore, err := stage.Keys(os.Stdin, quits)
@@ -101,10 +101,10 @@ func (c *compare) play(ctx context.Context) error {
 	}
 }
 
-// quits reports whether a key ends the demo: q, ^C, which sends no signal in raw mode, or the end of the terminal.
+// quits reports whether k ends the demo: q, ^C (no signal in raw mode), or 0, which the closed channel of keys returns.
 func quits(k byte) bool { return k == 'q' || k == 3 || k == 0 }
 
-// victims are the processes that keys kill: a side's first helper with text in its arguments.
+// victims selects the process that a key kills: the side's first helper with text in its arguments.
 var victims = map[byte]struct {
 	side int
 	text string
@@ -114,7 +114,6 @@ var victims = map[byte]struct {
 	'p': {1, "nomad-driver-exec-lite"},
 }
 
-// key runs the action of a key.
 func (c *compare) key(k byte) error {
 	if k == 'a' {
 		return c.add()
@@ -137,7 +136,7 @@ func (c *compare) key(k byte) error {
 //go:embed tasks.nomad.hcl
 var job string
 
-// add submits more tasks of each driver.
+// add submits the job of each driver with more tasks than before.
 func (c *compare) add() error {
 	c.count += more
 	for _, s := range c.sides {
@@ -155,7 +154,7 @@ func (c *compare) add() error {
 	return nil
 }
 
-// helps reports whether a process works for the tasks of a driver. No task of exec-lite has a logmon.
+// helps reports whether a process with these arguments is a helper of the driver. Only tasks of raw_exec have a logmon.
 func helps(driver, args string) bool {
 	program, rest, _ := strings.Cut(args, " ")
 	if driver == "raw_exec" {
@@ -164,7 +163,7 @@ func helps(driver, args string) bool {
 	return program == "outrider-supervisor" || filepath.Base(program) == "nomad-driver-exec-lite"
 }
 
-// measure reads the tasks' states from Nomad, and memory and processor time from /proc.
+// measure updates both sides: the states of tasks from Nomad, the memory and processor time of helpers from /proc.
 func (c *compare) measure() error {
 	ids, err := agent.Processes(c.agent.Info().Dir)
 	if err != nil {
@@ -183,7 +182,7 @@ func (c *compare) measure() error {
 	return nil
 }
 
-// measured stores a measurement of the helpers.
+// measured stores a measurement of the helpers, and computes their processor usage since the previous one.
 func (s *side) measured(helpers []usage.Process) {
 	cpu, now := 0.0, time.Now()
 	for _, p := range helpers {
@@ -199,7 +198,7 @@ func (s *side) measured(helpers []usage.Process) {
 	s.memory, _ = usage.Total(helpers)
 }
 
-// tasks reads the states of a driver's tasks, sorted by name.
+// tasks updates the states of a side's tasks, oldest first, and once all run, how long their start took.
 func (c *compare) tasks(s *side) error {
 	list, _, err := c.agent.Client().Jobs().Allocations(s.driver, false, nil)
 	if err != nil {
@@ -220,7 +219,7 @@ func (c *compare) tasks(s *side) error {
 	return nil
 }
 
-// frame draws the last measurement, the drivers side by side.
+// frame returns the last measurement as text, with the drivers side by side.
 func (c *compare) frame(width int) string {
 	column := max((min(width, 160)-4)/2, 30)
 	var b strings.Builder

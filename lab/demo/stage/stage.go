@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package stage has the common parts of the demos: the agent, which is removed at the end, the keys of a presenter, and
-// the player of scripts.
+// Package stage has the common parts of the demos: it starts an agent and removes it at the end, plays a demo act by
+// act, and reads a presenter's keys.
 package stage
 
 import (
@@ -24,24 +24,24 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
-// Demo is a program that shows a plugin with its own Nomad agent.
+// Demo is a program that shows a plugin in its own Nomad agent.
 type Demo struct {
-	Plugins map[string]string // configurations of its plugins, by name ("exec-lite"); empty: as in a lab
-	OnHost  bool              // ignore LAB_RUNTIME: the demo needs this machine's devices
+	Plugins map[string]string // the configurations of its plugins, by name ("exec-lite"); if empty, the lab's
+	OnHost  bool              // run the agent on this machine, even if LAB_RUNTIME is container
 	With    lab.With
 
-	// Play is the demo itself. Everything is removed after it, even after an error.
+	// Play shows the plugin. Afterwards, even if Play failed, Main removes the agent and its files.
 	Play func(context.Context, agent.Agent) error
 }
 
-// Main plays the demo and exits with status 1 if it fails. An interrupt also removes everything.
+// Main runs the demo, and exits with status 1 if the demo fails. After an interrupt, it still removes everything.
 func (d Demo) Main() {
 	if *keyed && !xterm.IsTerminal(int(os.Stdin.Fd())) {
 		fmt.Fprintln(os.Stderr, "demo: -stage waits for keys: run the demo in a terminal")
 		os.Exit(1)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second interrupt ends the process
+	context.AfterFunc(ctx, stop) // from now on, a second interrupt ends the process
 	err := d.run(ctx)
 	interrupted := ctx.Err() != nil && !errors.Is(err, errLeft)
 	if err != nil && !interrupted {
@@ -60,7 +60,7 @@ func (d Demo) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	if err := os.Chmod(dir, 0o755); err != nil { // tasks run as other users
+	if err := os.Chmod(dir, 0o755); err != nil { // other users' tasks must reach the agent's files
 		return err
 	}
 	a, err := lab.StartDemo(ctx, filepath.Join(dir, "a"), d.OnHost, d.Plugins, d.With)
@@ -83,14 +83,14 @@ func (d Demo) run(ctx context.Context) (err error) {
 	return nil
 }
 
-// keyed is set if a presenter starts each act with a key.
+// keyed makes InOrder wait for a presenter's key after each act.
 var keyed = flag.Bool("stage", false, "wait for a key after each act")
 
-// errQuit ends a demo like its last act, without an error.
+// errQuit is returned when the presenter ends the demo before the last act. It is not a failure.
 var errQuit = errors.New("quit")
 
-// InOrder plays the acts of a demo until one fails. With -stage it waits for a key after each act; even a failed act
-// can be repeated or skipped.
+// InOrder plays the acts of a demo until one fails. With -stage, it waits for a key after each act, even a failed one,
+// and then plays the next act, plays this act again, or returns errQuit.
 func InOrder(ctx context.Context, acts []string, play func(ctx context.Context, act string) error) error {
 	for i := 0; i < len(acts); i++ {
 		err := play(ctx, acts[i])
@@ -114,7 +114,7 @@ func InOrder(ctx context.Context, acts []string, play func(ctx context.Context, 
 	return nil
 }
 
-// key waits for a presenter's key, and reports whether to repeat the act. The error is errQuit or a terminal error.
+// key waits for a presenter's key, and reports whether to play the act again. If the presenter quits, err is errQuit.
 func key(ctx context.Context, terminal *os.File) (again bool, err error) {
 	const keys = "[space: next, a: again, q: quit and clean up] "
 	fmt.Print("\n" + term.Paint(os.Stdout, "2", keys))
@@ -139,14 +139,14 @@ func key(ctx context.Context, terminal *os.File) (again bool, err error) {
 	}
 }
 
-// interrupt is the key ^C, which sends no signal in raw mode.
+// interrupt is the byte that ^C sends in raw mode, instead of a signal.
 const interrupt = 3
 
-// means reports whether key accepts a key.
+// means reports whether k is one of the keys that a presenter can press after an act.
 func means(k byte) bool { return strings.IndexByte(" \rnNaAqQ\x03", k) >= 0 }
 
-// Keys puts a terminal into raw mode until restore is called, and returns the pressed keys. It closes the channel after
-// the first key for which last returns true, and when the terminal is closed.
+// Keys puts a terminal into raw mode, and sends the pressed keys to a channel. The channel is closed after the first
+// key for which last returns true, and when the terminal is closed. Call restore to end raw mode.
 func Keys(terminal *os.File, last func(byte) bool) (keys <-chan byte, restore func() error, err error) {
 	before, err := xterm.MakeRaw(int(terminal.Fd()))
 	if err != nil {

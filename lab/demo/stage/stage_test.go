@@ -31,7 +31,7 @@ func TestInOrder_PlaysActsByThePresentersKeys(t *testing.T) {
 			must.NoError(t, err)
 			defer keyboard.Close()
 			defer terminal.Close()
-			_, err = xterm.MakeRaw(int(terminal.Fd())) // otherwise the terminal buffers whole lines until the first act ends
+			_, err = xterm.MakeRaw(int(terminal.Fd())) // without raw mode, the terminal would wait for a newline
 			must.NoError(t, err)
 			stdin := os.Stdin
 			os.Stdin, *keyed = terminal, true
