@@ -18,7 +18,7 @@ import (
 
 const datasetPlugin = agent.DevicePrefix + "dataset"
 
-// Both roles of the dataset plugin read the same file of classes, which is next to the host volume plugin.
+// dataset is a device plugin and a host volume plugin. Both read the class file next to the host volume plugin.
 const (
 	datasetVolumes = "dataset" // the id of the host volume plugin
 	datasetConfig  = `file  = "${host_volume_plugin_dir}/` + datasetVolumes + `.hcl"
@@ -49,11 +49,10 @@ func (l *Lab) classes(ctx context.Context) (string, error) {
 	return text.String(), err
 }
 
-// poolDir returns the directory of the pool's file.
 func (l *Lab) poolDir() string { return filepath.Join(l.dir, agent.PoolDir) }
 
-// makePool creates the file system in the lab's directory. Its daemon has the agent's mark: removing the agent ends the
-// daemon too, and removes its files.
+// makePool creates a zfs-fuse pool in the lab's directory. Its daemon has the agent's mark in its environment: removing
+// the agent ends the daemon too, and removes the files of the pool.
 func (l *Lab) makePool(ctx context.Context) (pool zfsfuse.Pool, err error) {
 	dir := l.poolDir()
 	end := l.step(ctx, "Creating a zfs-fuse pool in a file")
@@ -64,13 +63,13 @@ func (l *Lab) makePool(ctx context.Context) (pool zfsfuse.Pool, err error) {
 	if err := os.MkdirAll(l.dir, 0o755); err != nil {
 		return pool, err
 	}
-	err = zfsfuse.Remove(dir) // left by an interrupted run
+	err = zfsfuse.Remove(dir) // an interrupted run may have left files
 	if err == nil {
 		pool, err = zfsfuse.Make(ctx, dir, zfsfuse.Options{Size: 2 << 30, Stays: true, Env: []string{agent.Mark(l.dir)},
 			Datasets: []string{"fast", "strict"}})
 	}
 	if err != nil {
-		_ = os.Remove(l.dir) // only if it is empty
+		_ = os.Remove(l.dir) // fails unless the directory is empty
 	}
 	return pool, err
 }

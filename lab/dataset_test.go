@@ -27,7 +27,7 @@ func TestClasses_UseDatasetsOfThePool(t *testing.T) {
 	l.dataset = true
 	must.NoError(t, os.MkdirAll(l.poolDir(), 0o755))
 	pool, _ := zfsfuse.Open(l.poolDir())
-	must.NoError(t, os.WriteFile(pool.Program, nil, 0o600)) // marks the pool as complete
+	must.NoError(t, os.WriteFile(pool.Program, nil, 0o600)) // Open takes a pool with this file for complete
 	text, err := l.classes(t.Context())
 	must.NoError(t, err)
 	test.StrContains(t, text, fmt.Sprintf("\nzfs = %q\n", pool.Program))
@@ -36,7 +36,7 @@ func TestClasses_UseDatasetsOfThePool(t *testing.T) {
 	}
 }
 
-// datasetLab is a lab with datasets.
+// datasetLab is a lab whose methods fail the test if a command fails.
 type datasetLab struct {
 	*Lab
 	t     *testing.T
@@ -64,7 +64,7 @@ func newDatasetLab(t *testing.T) *datasetLab {
 	return d
 }
 
-// does runs a command of the lab that must print want.
+// does calls f, a command of the lab, which must succeed and print want.
 func (d *datasetLab) does(want string, f func() error) {
 	d.t.Helper()
 	d.out.Reset()
@@ -78,13 +78,13 @@ func (d *datasetLab) example(name string) string {
 	return filepath.Join(d.root, "plugins/dataset/example", name)
 }
 
-// runs runs an example that must print want.
+// runs runs the job of an example, which must print want.
 func (d *datasetLab) runs(want, name string) {
 	d.t.Helper()
 	d.does(want, func() error { return d.Run(d.t.Context(), d.example(name)) })
 }
 
-// command runs a program with the agent's address.
+// command runs a program with NOMAD_ADDR set to the agent's address. The program must succeed.
 func (d *datasetLab) command(argv ...string) {
 	d.t.Helper()
 	cmd := exec.CommandContext(d.t.Context(), argv[0], argv[1:]...)
@@ -100,7 +100,7 @@ func (d *datasetLab) nomad(args ...string) {
 	d.command(append([]string{d.agent.Info().Binary}, args...)...)
 }
 
-// byHand runs the plugin's binary.
+// byHand runs a command of the plugin's binary with the lab's file of classes.
 func (d *datasetLab) byHand(args ...string) {
 	d.t.Helper()
 	program := filepath.Join(d.agent.PluginDir(), datasetPlugin)
@@ -108,7 +108,8 @@ func (d *datasetLab) byHand(args ...string) {
 	d.command(append(append([]string{program}, args...), "-file", file)...)
 }
 
-// kill kills the current agent, which a command may have restarted since the beginning.
+// kill kills the agent that runs now. It may be another one than newDatasetLab started, because commands restart
+// agents.
 func (d *datasetLab) kill() {
 	d.t.Helper()
 	a, err := d.open(d.t.Context())
@@ -117,12 +118,12 @@ func (d *datasetLab) kill() {
 	d.agent = a
 }
 
-// leavesNothing kills the agent, and checks that lab:down still removes everything.
+// leavesNothing kills the agent, and checks that lab:down then still removes everything.
 func (d *datasetLab) leavesNothing() {
 	d.t.Helper()
 	pool, made := zfsfuse.Open(d.poolDir())
 	must.True(d.t, made)
-	points, err := filepath.Glob("/run/outrider/dataset/slots/*") // mount points of all labs on this machine
+	points, err := filepath.Glob("/run/outrider/dataset/slots/*") // includes the mount points of other labs
 	must.NoError(d.t, err)
 	points = slices.DeleteFunc(points, func(dir string) bool {
 		source, _ := exec.CommandContext(d.t.Context(), "findmnt", "-no", "SOURCE", dir).Output()
@@ -158,7 +159,7 @@ func TestLab_RunsWithDatasets(t *testing.T) {
 	d.does("Restarting the agent with", func() error { return d.Up(t.Context(), With{Dataset: "zfs-fuse"}) })
 	test.Eq(t, before, running(t, d.agent), test.Sprint("the task has ended, or was started again"))
 	d.runs("files: 0\n100000\n", "scratch.nomad.hcl")
-	d.runs("files: 0\n100000\n", "scratch.nomad.hcl") // without the files of the first run
+	d.runs("files: 0\n100000\n", "scratch.nomad.hcl") // the dataset is empty again
 	d.out.Reset()
 	test.ErrorContains(t, d.Run(t.Context(), d.example("volume.nomad.hcl")), "missing compatible host volumes")
 

@@ -14,16 +14,16 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
-// Interrupted is the error of a command that ^C ended. It names what still runs, and how to continue.
+// Interrupted is the error of a command that ^C has ended. It names the things that still run, and the next command.
 type Interrupted string
 
 func (i Interrupted) Error() string { return "interrupted; " + string(i) }
 
-// ExitStatus returns the exit status for mage: 130, as a shell reports SIGINT.
+// ExitStatus makes mage exit with status 130, as shells do after SIGINT.
 func (Interrupted) ExitStatus() int { return 128 + int(syscall.SIGINT) }
 
-// Command runs a command for a user at a terminal. The first ^C ends it cleanly, the second one immediately. Errors are
-// wrapped for the terminal.
+// Command calls do for a user at a terminal. The first ^C cancels ctx, so do can clean up; the second one ends the
+// process. Errors are wrapped for the terminal.
 func (l *Lab) Command(ctx context.Context, do func(context.Context) error) error {
 	ctx, stop := UntilInterrupt(ctx)
 	defer stop()
@@ -34,24 +34,24 @@ func (l *Lab) Command(ctx context.Context, do func(context.Context) error) error
 	case cancelled(ctx):
 		err = Interrupted("to see what still runs: " + mage + " lab:status")
 	default:
-		const prefix = "Error: " // mage prints this prefix
+		const prefix = "Error: " // mage prints this before an error
 		return errors.New(term.Wrap(prefix+err.Error(), term.Columns(l.errOut), "  ")[len(prefix):])
 	}
 	return err
 }
 
-// UntilInterrupt returns a context that the first ^C (or SIGTERM) ends; a second one ends the process. It takes the
-// signal over from mage, which would end the process 5 s after the first one, during the clean-up.
+// UntilInterrupt returns a context that the first ^C (or SIGTERM) cancels; the second one ends the process. It replaces
+// mage's handler, which would end the process 5 s after the first ^C, even during the clean-up.
 func UntilInterrupt(ctx context.Context) (context.Context, context.CancelFunc) {
-	time.Sleep(20 * time.Millisecond) // mage installs its handler just after it calls the target
+	time.Sleep(20 * time.Millisecond) // until mage has installed its handler, just after its call of the target
 	signal.Reset(os.Interrupt)
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
 	return ctx, stop
 }
 
-// cancelled reports whether ^C has ended the context. It waits a moment: a program that got the same signal may end
-// before this process handles the signal.
+// cancelled reports whether ^C has cancelled ctx. It waits a moment: ^C also ends child processes, whose errors may
+// arrive before this process handles its own signal.
 func cancelled(ctx context.Context) bool {
 	select {
 	case <-ctx.Done():
@@ -60,7 +60,7 @@ func cancelled(ctx context.Context) bool {
 	return ctx.Err() != nil
 }
 
-// step is like the printer's Step, but a step whose context has ended is reported as interrupted, not as failed.
+// step is like the printer's Step, but reports a step that ^C has ended as interrupted instead of failed.
 func (l *Lab) step(ctx context.Context, format string, args ...any) func(err error, outcome string, args ...any) {
 	end := l.steps.Step(format, args...)
 	return func(err error, outcome string, args ...any) {

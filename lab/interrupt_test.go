@@ -38,7 +38,7 @@ func TestCommand_InterruptReportsWhatKeepsRunning(t *testing.T) {
 			"go tool mage lab:status"},
 		"a job": {func(ctx context.Context) error { <-ctx.Done(); return Interrupted("job hello keeps running") },
 			"job hello keeps running"},
-		// ended by the same ^C, just before this process handles it
+		// ^C has ended a child process, just before this process handles its own signal
 		"a program": {func(context.Context) error { return errors.New("signal: interrupt") },
 			"go tool mage lab:status"},
 	} {

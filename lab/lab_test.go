@@ -22,7 +22,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// quiet returns a lab in its own directory that prints into a buffer.
+// quiet returns a lab in a temporary directory, which prints into the buffer and finds no Docker.
 func quiet(t *testing.T) (*Lab, *bytes.Buffer) {
 	var b bytes.Buffer
 	dir := t.TempDir()
@@ -59,7 +59,7 @@ func TestChooseRuntime_FollowsDockerAndTheRequest(t *testing.T) {
 		why, err string
 		dataset  bool
 		nodes    int
-		up       agent.Runtime // of the lab that is up
+		up       agent.Runtime // runtime of the lab, if it is up
 	}{
 		{name: "datasets", asked: auto, dataset: true, want: agent.Host, why: "which datasets"},
 		{name: "datasets in a container", asked: agent.Container, dataset: true,
@@ -125,7 +125,7 @@ func TestChoose_CombinesOptionsWithARunningLab(t *testing.T) {
 	for _, tc := range []struct {
 		name            string
 		with            With
-		had             []string // directories of the running lab
+		had             []string // subdirectories of the running lab
 		dataset, remote bool
 		err             string
 	}{
@@ -201,7 +201,7 @@ func TestShell_HasTheAgentsAddress(t *testing.T) {
 	}
 }
 
-// described is an agent without a process. ended is the error of Alive.
+// described is an agent without a process, which returns info. Alive returns ended.
 type described struct {
 	agent.Agent
 	info  agent.Info

@@ -27,13 +27,13 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
-// live returns a lab of this checkout with its own state directory.
+// live returns a lab in a temporary directory, with the plugins of this checkout. It is removed at the end of the test.
 func live(t *testing.T) (*Lab, *bytes.Buffer) {
 	t.Helper()
 	root, err := build.Root(".")
 	must.NoError(t, err)
 	dir := t.TempDir()
-	if err := os.Chmod(filepath.Dir(dir), 0o711); err != nil { // Python tasks run as nobody
+	if err := os.Chmod(filepath.Dir(dir), 0o711); err != nil { // Python tasks run as nobody, who must reach dir
 		t.Fatal(err)
 	}
 	var b bytes.Buffer
@@ -48,12 +48,12 @@ func live(t *testing.T) (*Lab, *bytes.Buffer) {
 	return l, &b
 }
 
-// freePort returns a port outside the range of private agents. Because the lab listens only later, the port is reserved
-// against other test runs on this machine until the test ends.
+// freePort returns a port outside the range of private agents. Because the lab listens only later, a socket reserves
+// the port against other test runs on this machine until the test ends.
 func freePort(t *testing.T) int {
 	t.Helper()
 	for p := 9646; p < 9746; p++ {
-		mine, err := net.Listen("unix", fmt.Sprintf("@outrider-lab-test-%d", p)) // abstract socket: no file
+		mine, err := net.Listen("unix", fmt.Sprintf("@outrider-lab-test-%d", p)) // an abstract socket leaves no file
 		if err != nil {
 			continue
 		}
@@ -99,7 +99,7 @@ func jobFile(t *testing.T, kind, name, driver, script string) string {
 	return path
 }
 
-// slowScheduler pauses the scheduler for a second.
+// slowScheduler pauses Nomad's scheduler for one second, without waiting for its end.
 func slowScheduler(t *testing.T, a agent.Agent) {
 	t.Helper()
 	brake := func(on bool) error {
@@ -117,7 +117,7 @@ func slowScheduler(t *testing.T, a agent.Agent) {
 	})
 }
 
-// lines collects the output of a command.
+// lines collects the output of a command that runs at the same time.
 type lines struct {
 	sync.Mutex
 	bytes.Buffer
@@ -151,7 +151,7 @@ func running(t *testing.T, a agent.Agent) map[string]time.Time {
 	return found
 }
 
-// watched watches a job file, and saves it as valid, invalid, and valid again.
+// watched runs lab:watch with a job file, and saves the file with invalid and then with valid text.
 func watched(t *testing.T, ctx context.Context, l *Lab) {
 	t.Helper()
 	ctx, stop := context.WithCancel(ctx)
@@ -214,14 +214,14 @@ func TestLab_WorksFromUpToDown(t *testing.T) {
 	drivers := append(a.Info().Drivers(), "raw_exec")
 	for _, d := range drivers {
 		if d == remoteDriver {
-			continue // this lab has no host for the remote driver
+			continue // it needs an SSH host, which this lab does not have
 		}
 		t.Run(d, func(t *testing.T) {
 			if d == "python" {
 				testsupport.NeedPython(t)
 			}
 			hello := jobFile(t, "batch", "hello-"+d, d, "echo to stdout; echo to stderr >&2; printf unended")
-			for range 2 { // Nomad alone would not run an unchanged job again
+			for range 2 { // twice, because Nomad alone would not run an unchanged job again
 				step(t, "run "+d, "is complete", func() error { return l.Run(ctx, hello) })
 				for _, want := range []string{"to stdout\n", "to stderr\n", "unended\n"} {
 					test.StrContains(t, out.String(), want, test.Sprintf("%s: no %q in\n%s", d, want, out))
@@ -280,7 +280,7 @@ func TestLab_WorksFromUpToDown(t *testing.T) {
 	must.True(t, errors.As(err, &reason), must.Sprintf("interrupted: %v", err))
 	test.StrHasSuffix(t, "mage lab:stop endless", err.Error(), test.Sprintf("interrupted: %v", err))
 
-	// while the job is run again, a slow scheduler handles the removal of the old job late
+	// Run must wait until the scheduler, which is slow here, has handled the removal of the old job.
 	again := jobFile(t, "batch", "again", "raw_exec", "true")
 	step(t, "run", "is complete", func() error { return l.Run(ctx, again) })
 	slowScheduler(t, a)
@@ -295,7 +295,7 @@ func TestLab_WorksFromUpToDown(t *testing.T) {
 	must.NoError(t, err)
 	test.NotEq(t, pid, a.Info().Process.PID, test.Sprint("the agent was not restarted"))
 
-	if err := a.Kill(ctx); err != nil { // a crash
+	if err := a.Kill(ctx); err != nil { // like a crash
 		t.Fatal(err)
 	}
 	test.ErrorIs(t, l.Stop(ctx, "x"), errEnded, test.Sprint("after a crash"))
@@ -343,7 +343,7 @@ func TestLab_RunsWithASimulatedStick(t *testing.T) {
 	}
 	serial := filepath.Join(l.root, "plugins", "usb", "example", "serial.nomad.hcl")
 
-	// without a running lab, as in the README
+	// Run must start the lab, as in the README.
 	hello := filepath.Join(l.root, "plugins", "exec-lite", "example", "hello.nomad.hcl")
 	does("Hello from hello", func() error { return l.Run(ctx, hello) })
 	must.StrContains(t, out.String(), "starting it",
@@ -368,7 +368,7 @@ func TestLab_RunsWithASimulatedStick(t *testing.T) {
 		_, _, err := a.Client().Jobs().Deregister(simJob, false, nil)
 		must.NoError(t, err)
 	}
-	// plugged in again before the server learns of the removal
+	// The stick is plugged in again before the server learns of its removal.
 	pull()
 	slowScheduler(t, a)
 	does("10c4:ea60:0001  healthy", func() error { return l.Up(ctx, With{}) })

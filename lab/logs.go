@@ -8,7 +8,7 @@ import (
 	"os/exec"
 )
 
-// Logs prints the agent's log, or the output of a job's task as the nomad program does, until interrupted.
+// Logs follows the agent's log or, if job is set, the output of the job's task, until ctx ends.
 func (l *Lab) Logs(ctx context.Context, job string) error {
 	a, err := l.open(ctx)
 	if err != nil {

@@ -3,7 +3,7 @@
 
 package lab
 
-// The magefile is a separate program: these tests run it as a user does.
+// These tests run the magefile as users do, by the mage command, because it is a separate program.
 
 import (
 	"bytes"
@@ -32,7 +32,7 @@ func TestMagefile_HasTheTargetsOfTheReadme(t *testing.T) {
 	mage := func(args ...string) (string, error) {
 		cmd := exec.Command("go", append([]string{"tool", "mage"}, args...)...)
 		cmd.Dir = root
-		cmd.Env = append(os.Environ(), "LAB_DIR="+t.TempDir()) // without a lab
+		cmd.Env = append(os.Environ(), "LAB_DIR="+t.TempDir()) // an empty directory: no lab is up
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}
@@ -79,7 +79,7 @@ func TestCommand_EndsCleanlyOnInterrupt(t *testing.T) {
 		for {
 			n, err := terminal.Read(buf[:])
 			screen.Write(buf[:n])
-			if err != nil { // EIO when the other end is closed
+			if err != nil { // EIO after the other end was closed
 				return
 			}
 		}
@@ -108,7 +108,7 @@ func TestCommand_EndsCleanlyOnInterrupt(t *testing.T) {
 	test.True(t, os.IsNotExist(err), test.Sprintf("the directory of the lab still exists: %v", err))
 }
 
-// screen collects the output printed so far.
+// screen collects output, and can be read while a program prints.
 type screen struct {
 	mu sync.Mutex // guards b
 	b  bytes.Buffer

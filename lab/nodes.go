@@ -17,13 +17,13 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
-// heartbeats is a server's configuration: a node counts as down when it has sent no heartbeat for 10 to 15 s.
+// heartbeats is configuration of a server: a node counts as down if no heartbeat arrives for 10 to 15 s.
 const heartbeats = "server {\n  min_heartbeat_ttl = \"5s\"\n  heartbeat_grace   = \"5s\"\n}"
 
-// nodesDir has a directory for each additional agent of the lab, a client of the lab's server.
+// nodesDir has a directory for each additional agent, which is a client of the lab's own agent.
 const nodesDir = "nodes"
 
-// Nodes returns the additional agents of the lab in dir, by node name. They may have exited.
+// Nodes returns the additional agents of the lab in dir, by node name, including agents that have exited.
 func Nodes(ctx context.Context, dir string) (map[string]agent.Agent, error) {
 	nodes := map[string]agent.Agent{}
 	dirs, err := filepath.Glob(filepath.Join(dir, nodesDir, "*", "agent.json"))
@@ -40,8 +40,8 @@ func Nodes(ctx context.Context, dir string) (map[string]agent.Agent, error) {
 	return nodes, nil
 }
 
-// startNodes starts missing nodes and restarts existing ones, with the plugins of the lab's agent. Tasks keep running.
-// It waits until each node is healthy and, in a lab with a host, can reach the host.
+// startNodes starts missing nodes and restarts existing ones, with the plugins of a, the lab's own agent. Tasks keep
+// running. It waits until each node is healthy and, if the lab has an SSH host, reaches the host.
 func (l *Lab) startNodes(ctx context.Context, a agent.Agent) (err error) {
 	nodes, err := Nodes(ctx, l.dir)
 	if err != nil {
@@ -67,7 +67,7 @@ func (l *Lab) startNodes(ctx context.Context, a agent.Agent) (err error) {
 	return errors.Join(errs...)
 }
 
-// startNode starts a node, or restarts n, with the binaries of the lab's agent.
+// startNode starts the node, or restarts it if n is not nil, with the binaries of a, the lab's own agent.
 func (l *Lab) startNode(ctx context.Context, a agent.Agent, name string, n agent.Agent) error {
 	o := agent.Options{
 		Runtime: agent.Host, Dir: filepath.Join(l.dir, nodesDir, name), Name: name, Binary: a.Info().Binary,
@@ -105,8 +105,8 @@ func (l *Lab) startNode(ctx context.Context, a agent.Agent, name string, n agent
 	return nil
 }
 
-// removeNodes removes the nodes, even if their state is lost. Processes on the host run until the lab's own agent is
-// removed.
+// removeNodes removes the additional nodes, even if their state is lost. Their processes on the SSH host keep running
+// until the lab's own agent is removed.
 func (l *Lab) removeNodes(ctx context.Context) error {
 	dirs, errs := filepath.Glob(filepath.Join(l.dir, nodesDir, "*"))
 	for _, dir := range dirs {

@@ -17,15 +17,15 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// stream is the standard output or the standard error of a task.
+// stream is the standard output or the standard error of a task, which is copied to the user.
 type stream struct {
 	alloc      *api.Allocation
 	task, name string
 	out        io.WriteCloser
-	copied     int64 // bytes
+	copied     int64 // number of bytes
 }
 
-// show prints the new events of allocations, follows the tasks that have started, and returns the allocations.
+// show prints new events of allocations, begins to follow tasks that have started, and returns the allocations.
 func (r *jobRun) show(ctx context.Context, ids []string) (allocs []*api.Allocation, err error) {
 	for _, id := range ids {
 		a, _, err := r.client.Allocations().Info(id, r.query(ctx))
@@ -43,13 +43,13 @@ func (r *jobRun) show(ctx context.Context, ids []string) (allocs []*api.Allocati
 	return allocs, nil
 }
 
-// usual are the types of events that every task has.
+// usual are the types of events that are not worth printing, because every task has them.
 var usual = []string{
 	api.TaskReceived, api.TaskSetup, api.TaskStarted, api.TaskNotRestarting, api.TaskKilling, api.TaskKilled,
 }
 
-// events prints a task's new events, except the usual ones. A start or a restart can take a minute, during which a
-// silent lab would look stuck.
+// events prints a task's new events, except the usual ones. Without events, the lab would look stuck during a start or
+// a restart, which can take a minute.
 func (r *jobRun) events(alloc, name string, s *api.TaskState) {
 	key := alloc + "/" + name
 	for _, e := range s.Events[min(r.shown[key], len(s.Events)):] {
@@ -63,7 +63,7 @@ func (r *jobRun) events(alloc, name string, s *api.TaskState) {
 	r.shown[key] = len(s.Events)
 }
 
-// follow adds the streams of a task, once.
+// follow adds a task's streams, unless it has added them before. If prefix is set, lines begin with the task's name.
 func (r *jobRun) follow(a *api.Allocation, task string, prefix bool) {
 	for _, s := range r.streams {
 		if s.alloc.ID == a.ID && s.task == task {
@@ -79,8 +79,8 @@ func (r *jobRun) follow(a *api.Allocation, task string, prefix bool) {
 	}
 }
 
-// output copies the tasks' output since the last call, and reports whether they have ever written anything. A file that
-// Nomad has not created yet is read by a later call.
+// output copies what tasks have written since the last call, and reports whether tasks have written anything at all. If
+// Nomad has not created a file yet, a later call copies it.
 func (r *jobRun) output(ctx context.Context) (some bool) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -94,8 +94,8 @@ func (r *jobRun) output(ctx context.Context) (some bool) {
 	return some
 }
 
-// drain copies the rest of the output: Nomad's own collector writes the last bytes after the end of a task is reported.
-// Then it prints unterminated last lines.
+// drain copies the rest of the output, and then prints last lines without a newline. It takes half a second, because
+// Nomad's own collector may write the last bytes after Nomad has reported the end of a task.
 func (r *jobRun) drain(ctx context.Context) {
 	for range 10 {
 		r.output(ctx)

@@ -26,7 +26,7 @@ func Build(ctx context.Context) error {
 	return err
 }
 
-// build builds the named plugins, or all, for an agent of this runtime.
+// build builds the named plugins, or all if none is named, for an agent with this runtime, and returns their paths.
 func (l *Lab) build(ctx context.Context, r agent.Runtime, which ...string) ([]string, error) {
 	b := build.Builder{Root: l.root}
 	if r == agent.Container {
@@ -53,7 +53,7 @@ func names(paths []string) string {
 	return joined(n)
 }
 
-// plugin returns a plugin with its configuration for the lab, or for a demo.
+// plugin returns a plugin with the configuration that the demo has set, or otherwise with the lab's.
 func (l *Lab) plugin(binary string) agent.Plugin {
 	p := agent.Plugin{Binary: binary}
 	name := strings.TrimPrefix(strings.TrimPrefix(p.Name(), agent.DriverPrefix), agent.DevicePrefix)
@@ -64,11 +64,11 @@ func (l *Lab) plugin(binary string) agent.Plugin {
 		p.Config = usbConfig
 	case p.Name() == datasetPlugin:
 		p.Config, p.HostVolume, p.HostVolumeFile = datasetConfig, datasetVolumes, datasetNoClasses
-	case name == "python": // cache inside the lab's directory: lab:down removes it
+	case name == "python": // cache in the lab's directory, which lab:down removes
 		p.Config = "state_dir = \"${state_dir}\"\ncache_dir = \"${state_dir}/environments\""
-	case p.Name() == remotePlugin: // without an endpoint; see remoteConfig
+	case p.Name() == remotePlugin: // no endpoint here: startNode configures one on the other nodes
 	case p.Driver() != "":
-		p.Config = `state_dir = "${state_dir}"` // separates the labs of two checkouts
+		p.Config = `state_dir = "${state_dir}"` // each lab has its own
 	}
 	return p
 }

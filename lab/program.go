@@ -10,7 +10,7 @@ import (
 	"os/exec"
 )
 
-// RunProgram runs a program of this repository on the caller's terminal. The program also gets ^C, and can clean up.
+// RunProgram runs a program of this repository on the caller's terminal, and lets the program clean up after ^C.
 func RunProgram(ctx context.Context, pkg string, args ...string) error {
 	ctx, stop := UntilInterrupt(ctx)
 	defer stop()

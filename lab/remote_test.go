@@ -55,8 +55,8 @@ func TestMakeHost_KeepsPortAndKeyOfARunningLab(t *testing.T) {
 	test.Eq(t, first.HostKey, again.HostKey, test.Sprint("the key of the running lab"))
 }
 
-// TestLab_RunsWithAnSSHHost follows docs/start/lab.md: the example runs on a host that two nodes reach; one node is
-// drained.
+// TestLab_RunsWithAnSSHHost follows docs/start/lab.md. Two nodes reach the SSH host. When one is drained, the example's
+// task keeps running.
 func TestLab_RunsWithAnSSHHost(t *testing.T) {
 	testsupport.Long(t, "starts its own lab")
 	l, out := live(t)
@@ -107,7 +107,7 @@ func TestLab_RunsWithAnSSHHost(t *testing.T) {
 		must.NoError(t, nodes[before.NodeName].Kill(ctx))
 	})
 
-	// a killed agent stops no jobs, and a killed node does not report the end of its tasks
+	// Now lab:down itself must end the tasks: killed agents stop no jobs, and a killed node does not report ended tasks.
 	does("Ready in", func() error { return l.Up(ctx, With{Remote: "sim"}) })
 	l.isDownAfter(t, func() {
 		does("1 on ", func() error { return l.Run(ctx, example) })
@@ -132,7 +132,7 @@ func TestLab_RunsWithSeveralNodes(t *testing.T) {
 	ctx := t.Context()
 	must.NoError(t, l.Up(ctx, With{Nodes: 3}), must.Sprint(out))
 	stopped := filepath.Join(t.TempDir(), "stopped-")
-	must.NoError(t, os.Chmod(filepath.Dir(stopped), 0o777)) // for any task user
+	must.NoError(t, os.Chmod(filepath.Dir(stopped), 0o777)) // tasks may run as any user
 	path := jobFile(t, "service", "spread", "exec-lite", "trap 'echo >"+stopped+"$NOMAD_ALLOC_INDEX; exit' INT TERM; "+
 		"echo up; while :; do sleep 0.2; done")
 	text, err := os.ReadFile(path)
@@ -174,7 +174,7 @@ func TestLab_RunsWithSeveralNodes(t *testing.T) {
 	}
 }
 
-// placedOn returns the running allocation of a job, or nil.
+// placedOn returns the running allocation of a job, unless it is being stopped, or nil.
 func placedOn(t *testing.T, a agent.Agent, job string) *api.AllocationListStub {
 	t.Helper()
 	allocs, _, err := a.Client().Jobs().Allocations(job, false, nil)
@@ -187,7 +187,7 @@ func placedOn(t *testing.T, a agent.Agent, job string) *api.AllocationListStub {
 	return nil
 }
 
-// isDownAfter calls f, and then checks that lab:down removes everything of a lab with a host.
+// isDownAfter calls f, and then checks that lab:down leaves no process, directory or cgroup of a lab with an SSH host.
 func (l *Lab) isDownAfter(t *testing.T, f func()) {
 	t.Helper()
 	ctx := t.Context()

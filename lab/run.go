@@ -21,8 +21,8 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// Run submits a job file and shows the output and the events of its tasks. It waits until a batch job ends, or until a
-// service or system job runs. It starts the lab if none runs. It returns an error if a task failed or was not placed.
+// Run submits a job file and shows the events and the output of its tasks. It returns when a batch job has ended, or
+// when a service or system job runs. It first starts the lab if none is up. It fails if a task fails or is not placed.
 func (l *Lab) Run(ctx context.Context, path string) error {
 	_, err := os.Stat(path)
 	if err != nil {
@@ -49,7 +49,7 @@ func (l *Lab) Run(ctx context.Context, path string) error {
 	return err
 }
 
-// jobRun shows the allocations of a job.
+// jobRun is a run of a job, whose events and output it shows.
 type jobRun struct {
 	lab     *Lab
 	agent   agent.Agent
@@ -57,7 +57,7 @@ type jobRun struct {
 	job     *api.Job
 	out     *term.Lines
 	streams []*stream
-	shown   map[string]int // number of events that were printed, by allocation and task
+	shown   map[string]int // number of printed events, by allocation and task
 }
 
 func newRun(l *Lab, a agent.Agent, job *api.Job) *jobRun {
@@ -82,13 +82,13 @@ func (r *jobRun) run(ctx context.Context) error {
 	if err == nil {
 		err = r.watch(ctx, ids, *r.job.Type == api.JobTypeBatch || *r.job.Type == api.JobTypeSysbatch)
 	}
-	if err != nil && ctx.Err() == nil { // Nomad would restart the job; its allocations stay for inspection
+	if err != nil && ctx.Err() == nil { // stop the job, which Nomad would restart; its allocations remain for inspection
 		r.client.Jobs().Deregister(*r.job.ID, false, w)
 	}
 	return err
 }
 
-// forget purges an earlier run of the job if it has ended: Nomad does not run an unchanged batch job again.
+// forget purges the job if its earlier run has ended, because Nomad does not run an unchanged batch job again.
 func (r *jobRun) forget(ctx context.Context) error {
 	old, _, err := r.client.Jobs().Info(*r.job.ID, r.query(ctx))
 	if err != nil || old.IsPeriodic() || old.IsParameterized() {
@@ -101,7 +101,7 @@ func (r *jobRun) forget(ctx context.Context) error {
 	return agent.Purge(ctx, r.client, *r.job.Namespace, *r.job.ID)
 }
 
-// placed waits for the evaluation, and returns the allocations of this version of the job.
+// placed waits until Nomad has evaluated the job, and returns the ids of the allocations of this version.
 func (r *jobRun) placed(ctx context.Context, reg *api.JobRegisterResponse) (ids []string, err error) {
 	e, err := agent.Evaluated(ctx, r.client, *r.job.Namespace, reg.EvalID)
 	if err != nil {
@@ -127,10 +127,10 @@ func (r *jobRun) placed(ctx context.Context, reg *api.JobRegisterResponse) (ids 
 	return ids, nil
 }
 
-// watch shows the tasks' events and output until the allocations have ended or, for a job without an end, until they
-// have run for a moment.
+// watch shows events and output until all allocations have ended or, if ends is false, until they have run for a
+// moment.
 func (r *jobRun) watch(ctx context.Context, ids []string, ends bool) error {
-	var since time.Time // since when all have run; zero if not all run
+	var since time.Time // when all tasks were first seen running; zero unless all run now
 	for {
 		allocs, err := r.show(ctx, ids)
 		if err != nil {
@@ -152,7 +152,7 @@ func (r *jobRun) watch(ctx context.Context, ids []string, ends bool) error {
 		switch {
 		case failed > 0:
 			r.drain(ctx)
-			_, _ = r.show(ctx, ids) // a driver may report the reason just after the exit
+			_, _ = r.show(ctx, ids) // a driver may report the reason of a failure just after the exit
 			return fmt.Errorf("job %s failed: %s", *r.job.ID, why)
 		case ends && done == len(allocs):
 			r.drain(ctx)
@@ -162,7 +162,7 @@ func (r *jobRun) watch(ctx context.Context, ids []string, ends bool) error {
 			since = time.Time{}
 		case since.IsZero():
 			since = time.Now()
-		// long enough to notice an early exit, and for the first lines of output, which can be late
+		// Wait long enough to see an early exit, and for the first lines of output, which can be late.
 		case time.Since(since) > time.Second && (time.Since(since) > r.lab.firstOutput || printed):
 			r.drain(ctx)
 			r.lab.say("\nJob %s runs.", *r.job.ID)
@@ -175,7 +175,7 @@ func (r *jobRun) watch(ctx context.Context, ids []string, ends bool) error {
 	}
 }
 
-// steady reports whether every task has started and none was restarted.
+// steady reports whether every task of an allocation has started, and none was restarted.
 func steady(a *api.Allocation) bool {
 	for _, s := range a.TaskStates {
 		if s.Restarts > 0 || s.State == "pending" {
@@ -185,7 +185,7 @@ func steady(a *api.Allocation) bool {
 	return len(a.TaskStates) > 0 && a.ClientStatus == api.AllocClientStatusRunning
 }
 
-// hints prints the next commands for a job that runs.
+// hints prints the next commands for a submitted job.
 func (r *jobRun) hints() {
 	r.lab.say("Follow its output, and stop it, with:\n")
 	r.lab.hint("lab:logs -job=%s", *r.job.ID)

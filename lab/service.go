@@ -15,7 +15,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
-// service returns the job for a program that is part of the lab, on the node of the lab's own agent.
+// service returns the job of a program that is part of the lab. The job runs on the node of the lab's own agent.
 func service(id string, resources *api.Resources, program string, args ...string) *api.Job {
 	task := api.NewTask(id, "exec-lite").SetConfig("command", program).SetConfig("args", args).Require(resources)
 	task.LogConfig = &api.LogConfig{MaxFiles: new(1), MaxFileSizeMB: new(1)}
@@ -25,7 +25,7 @@ func service(id string, resources *api.Resources, program string, args ...string
 	return api.NewServiceJob(id, id, "global", 50).Constrain(own).AddTaskGroup(group)
 }
 
-// serve submits a job that service returned, and waits until it runs and works returns true.
+// serve submits a job from service, and waits until the job runs and works returns true.
 func serve(ctx context.Context, a agent.Agent, job *api.Job, works func(context.Context) bool) error {
 	_, _, err := a.Client().Jobs().Register(job, (&api.WriteOptions{}).WithContext(ctx))
 	if err != nil {
@@ -42,7 +42,7 @@ func serve(ctx context.Context, a agent.Agent, job *api.Job, works func(context.
 	return nil
 }
 
-// runs reports whether a job runs and is not being stopped.
+// runs reports whether a job has a running allocation that is not being stopped.
 func runs(ctx context.Context, c *api.Client, job string) bool {
 	allocs, _, err := c.Jobs().Allocations(job, false, (&api.QueryOptions{}).WithContext(ctx))
 	return err == nil && slices.ContainsFunc(allocs, func(a *api.AllocationListStub) bool {

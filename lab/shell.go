@@ -20,7 +20,7 @@ import (
 )
 
 // Shell opens a shell where the tasks run (the lab's container or this machine), with nomad on its PATH and NOMAD_ADDR
-// set. The shell's exit code is not an error of the lab.
+// set. It ignores the shell's exit status.
 func (l *Lab) Shell(ctx context.Context) error {
 	a, err := l.open(ctx)
 	if err != nil {
@@ -42,8 +42,8 @@ func (l *Lab) Shell(ctx context.Context) error {
 	return nil
 }
 
-// In returns a command that runs where the agent's tasks run, with nomad on its PATH and with NOMAD_ADDR and env in its
-// environment. If terminal is set, the command gets a TTY in a container, too.
+// In returns a command that runs where the agent's tasks run. nomad is on its PATH, and its environment has NOMAD_ADDR
+// and env. Set terminal to give a command in a container a TTY.
 func In(a agent.Agent, terminal bool, env []string, argv ...string) (*exec.Cmd, error) {
 	env = append(env, "NOMAD_ADDR="+a.Address())
 	if a.Info().Runtime == agent.Container {
@@ -60,7 +60,7 @@ func In(a agent.Agent, terminal bool, env []string, argv ...string) (*exec.Cmd, 
 		}
 		return cmd, nil
 	}
-	// a link named nomad: the cached binary's name includes its version
+	// Put a link named nomad on the PATH: the name of the cached binary includes its version.
 	bin := filepath.Join(a.Info().Dir, "bin")
 	if err := os.MkdirAll(bin, 0o755); err != nil {
 		return nil, fmt.Errorf("failed to put nomad on the PATH: %w", err)

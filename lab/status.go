@@ -20,7 +20,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// state is the lab's status for programs. Devices are as Nomad's API lists them.
+// state is the state of the lab that StatusJSON prints. Devices are in the format of Nomad's API.
 type state struct {
 	Up      bool                      `json:"up"`
 	Address string                    `json:"address,omitempty"`
@@ -30,7 +30,7 @@ type state struct {
 	Devices []*api.NodeDeviceResource `json:"devices,omitempty"`
 }
 
-// StatusJSON prints the state of the lab as one JSON object. For a lab whose agent does not run, up is false.
+// StatusJSON prints the state of the lab as one JSON object. If the lab's agent does not run, up is false.
 func (l *Lab) StatusJSON(ctx context.Context) error {
 	var s state
 	a, err := l.open(ctx)
@@ -52,13 +52,13 @@ func stateOf(ctx context.Context, a agent.Agent) (state, error) {
 	if err != nil {
 		return s, err
 	}
-	s.Drivers, _ = nomad.Health(node, append(a.Info().Drivers(), "raw_exec")...) // an error is part of the state
+	s.Drivers, _ = nomad.Health(node, append(a.Info().Drivers(), "raw_exec")...) // the error only sums up Drivers
 	s.Devices = node.NodeResources.Devices
 	return s, nil
 }
 
-// Status prints the agent, the plugins with their health, and the nomad program's status of jobs and nodes. A lab that
-// is not up is not an error.
+// Status prints the agent, the health of plugins, and the output of `nomad job status` and `nomad node status`. If the
+// lab is not up, Status reports that without an error.
 func (l *Lab) Status(ctx context.Context) error {
 	a, err := l.open(ctx)
 	if errors.Is(err, errDown) {
@@ -114,7 +114,7 @@ func (l *Lab) table(ctx context.Context, a agent.Agent) error {
 	return term.Table(l.out, rows...)
 }
 
-// nomad runs a command of the nomad program, which prints its result and its errors.
+// nomad runs the nomad program, and passes its output and its errors on to the user.
 func (l *Lab) nomad(ctx context.Context, a agent.Agent, args ...string) error {
 	cmd := nomadCommand(ctx, a, args...)
 	cmd.Stdout, cmd.Stderr = l.out, l.errOut
@@ -125,8 +125,8 @@ func (l *Lab) nomad(ctx context.Context, a agent.Agent, args ...string) error {
 	return nil
 }
 
-// nomadCommand returns a command of the nomad program for the agent. It drops this process's NOMAD_ADDR, NOMAD_TOKEN
-// and other NOMAD_ variables, except NOMAD_VAR_ ones, which are for job files.
+// nomadCommand returns a command of the nomad program that connects to a. From this process's NOMAD_ variables, such as
+// NOMAD_ADDR and NOMAD_TOKEN, it keeps only NOMAD_VAR_ ones, which are for job files.
 func nomadCommand(ctx context.Context, a agent.Agent, args ...string) *exec.Cmd {
 	elsewhere := func(v string) bool {
 		return strings.HasPrefix(v, "NOMAD_") && !strings.HasPrefix(v, "NOMAD_VAR_")

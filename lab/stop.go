@@ -12,7 +12,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
-// Stop stops a job. It does not wait for the job's deployment, whose cancellation would be an error.
+// Stop stops a job. It does not wait for the deployment, whose cancellation nomad would report as an error.
 func (l *Lab) Stop(ctx context.Context, job string) error {
 	a, err := l.open(ctx)
 	if err != nil {
@@ -25,8 +25,8 @@ func (l *Lab) Stop(ctx context.Context, job string) error {
 	return err
 }
 
-// Down stops the jobs and the agent, and deletes the lab. It keeps the Docker image and the cache for the next lab. If
-// no lab exists, it reports that and succeeds.
+// Down stops the jobs and the agents, and deletes the lab. It keeps the Docker image and the cache for the next lab. If
+// no lab exists, Down reports that without an error.
 func (l *Lab) Down(ctx context.Context) error {
 	if !testsupport.Exists(l.dir) {
 		l.say("The lab is not up: nothing to do.")
@@ -41,8 +41,8 @@ func (l *Lab) Down(ctx context.Context) error {
 	return err
 }
 
-// stopOnNodes stops the jobs of a lab with several nodes before the nodes are removed. The host's SSH server is left
-// running, because tasks on the host must end before the server.
+// stopOnNodes stops the jobs of a lab with several nodes before the nodes are removed. The SSH server's job keeps
+// running, because the tasks on the SSH host must end first.
 func (l *Lab) stopOnNodes(ctx context.Context) error {
 	a, err := l.open(ctx)
 	if err != nil || !testsupport.Exists(filepath.Join(l.dir, nodesDir)) {

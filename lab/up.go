@@ -19,8 +19,8 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// Up starts the lab, or restarts the agent of a running lab with other options, and prints its state. Tasks keep
-// running. It returns when every plugin is healthy. A failed start removes everything that it created.
+// Up starts the lab, or restarts a running lab's agent with other options. It waits until every plugin is healthy, and
+// prints the lab's state. Tasks keep running. If a new agent fails to start, everything that Up created is removed.
 func (l *Lab) Up(ctx context.Context, with With) error {
 	start := time.Now()
 	a, err := l.start(ctx, with)
@@ -41,7 +41,7 @@ func (l *Lab) Up(ctx context.Context, with With) error {
 	return nil
 }
 
-// start is Up without the summary. If it fails, it still returns the agent if one runs.
+// start is Up without the summary. After an error, it also returns the agent if one runs.
 func (l *Lab) start(ctx context.Context, with With) (agent.Agent, error) {
 	if err := l.choose(with); err != nil {
 		return nil, err
@@ -73,7 +73,7 @@ func (l *Lab) start(ctx context.Context, with With) (agent.Agent, error) {
 	return a, err
 }
 
-// prepare finds Nomad, builds the plugins, and returns the agent's options. up is the running agent to replace, or nil.
+// prepare finds Nomad, builds the plugins, and returns the options for the agent. up is the existing agent, or nil.
 func (l *Lab) prepare(ctx context.Context, up agent.Agent) (agent.Options, error) {
 	o := agent.Options{Dir: l.dir, Name: ownNode, Progress: l.steps.Progress}
 	end := l.step(ctx, "Choosing the runtime")
@@ -114,10 +114,10 @@ func (l *Lab) prepare(ctx context.Context, up agent.Agent) (agent.Options, error
 	return o, nil
 }
 
-// chooseRuntime decides between a container and the host. A lab that is up keeps its runtime.
+// chooseRuntime decides between a container and the host, and returns the reason. A lab that is up keeps its runtime.
 func (l *Lab) chooseRuntime(ctx context.Context, up agent.Agent) (r agent.Runtime, why string, err error) {
 	r, why = l.runtime, "as requested"
-	needs := l.dataset || l.remote || l.nodes > 1 // mounts, an SSH server and other agents, which a container lacks
+	needs := l.dataset || l.remote || l.nodes > 1 // a container lacks mounts, an SSH server and other agents
 	switch {
 	case up != nil && (r == auto || r == up.Info().Runtime):
 		r, why = up.Info().Runtime, "as before"
@@ -143,8 +143,8 @@ func (l *Lab) chooseRuntime(ctx context.Context, up agent.Agent) (r agent.Runtim
 	return r, why, nil
 }
 
-// launch starts a new agent, on the host if no container can run it, and waits until it is healthy. A failed launch
-// removes everything that it created.
+// launch starts a new agent, and waits until it is healthy. With the runtime auto, it uses the host if the container
+// fails. After an error, everything that launch created is removed.
 func (l *Lab) launch(ctx context.Context, o agent.Options) (agent.Agent, error) {
 	end := l.step(ctx, "Starting the agent")
 	if free(l.port) {
@@ -164,8 +164,8 @@ func (l *Lab) launch(ctx context.Context, o agent.Options) (agent.Agent, error) 
 	return l.launch(ctx, o)
 }
 
-// restart stops the agent unless it has exited, calls change, starts the agent again, and waits until it is healthy.
-// Its tasks keep running.
+// restart stops the agent if it still runs, calls change, starts the agent again, and waits until it is healthy. Tasks
+// keep running.
 func (l *Lab) restart(ctx context.Context, a agent.Agent, change func() error) error {
 	err := a.Stop(ctx)
 	if err == nil {
@@ -180,7 +180,7 @@ func (l *Lab) restart(ctx context.Context, a agent.Agent, change func() error) e
 	return err
 }
 
-// free reports whether a loopback port has no listener.
+// free reports whether no program listens on a loopback port.
 func free(port int) bool {
 	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 	if err != nil {
@@ -190,16 +190,16 @@ func free(port int) bool {
 	return true
 }
 
-// With selects the optional parts of a lab. An empty field keeps that part of a running lab; a new lab lacks it.
+// With selects optional parts of a lab. An empty field adds no part, but a running lab keeps the parts that it has.
 type With struct {
 	USB     string // "sim": a simulated stick
 	Dataset string // "zfs-fuse": a pool in a file
 	Remote  string // "sim": an SSH server on this machine, and at least three nodes
-	Nodes   int    // clients of the lab's server, including the lab's own agent
+	Nodes   int    // number of clients of the lab's server, including the lab's own agent
 }
 
-// choose checks the options, and detects existing parts by the lab's directories. Existing parts stay until the lab is
-// removed, because volumes and tasks use them.
+// choose checks the options, and adds the parts that the lab already has, which its directories show. A part stays
+// until the lab is removed, because volumes and tasks use it.
 func (l *Lab) choose(with With) error {
 	l.dataset, l.remote = testsupport.Exists(l.poolDir()), testsupport.Exists(l.hostDir())
 	switch {
@@ -213,7 +213,7 @@ func (l *Lab) choose(with With) error {
 	l.remote = l.remote || with.Remote == "sim"
 	l.nodes = max(with.Nodes, 1)
 	if l.remote {
-		l.nodes = max(l.nodes, 3) // all but the lab's own node reach the host: two or more, so a task can move
+		l.nodes = max(l.nodes, 3) // only the other nodes reach the host: two or more, so a task can move
 	}
 	return nil
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
-// Watch runs a job file now and each time that the file is saved, until ctx ends. A failed run does not end Watch.
+// Watch runs a job file now, and again whenever the file is saved, until ctx ends. A failed run does not end Watch.
 func (l *Lab) Watch(ctx context.Context, path string) error {
 	for {
 		submitted := saved(path)
@@ -35,7 +35,7 @@ func (l *Lab) Watch(ctx context.Context, path string) error {
 		if running.Err() == nil {
 			l.say("\nWaiting until %s is saved. Ctrl-C ends the watch, not the job.", path)
 		}
-		err = <-changed // an error: ctx has ended
+		err = <-changed // fails if ctx has ended
 		if err != nil {
 			return err
 		}
@@ -43,7 +43,7 @@ func (l *Lab) Watch(ctx context.Context, path string) error {
 	}
 }
 
-// saved returns a file's modification time, or zero if the file is missing.
+// saved returns the time at which a file was last changed, or zero if the file is missing.
 func saved(path string) time.Time {
 	info, err := os.Stat(path)
 	if err != nil {
