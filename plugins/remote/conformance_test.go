@@ -16,7 +16,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// on a host, this test binary is the shim, without the variable with which conformance.Main makes it the plugin
+	// On the host, this test binary is the shim. The plugin's variable is not set there: conformance.Main would run tests.
 	for _, role := range driver.Plugin().Roles {
 		if role() {
 			return
