@@ -70,7 +70,7 @@ type Dir struct {
 
 	mu        sync.Mutex           // held while nodes are made or removed
 	withdrawn map[number]bool      // numbers that were withdrawn since Begin
-	free      map[number]time.Time // time at which a number was withdrawn, until Admit
+	free      map[number]time.Time // when a number was withdrawn; Admit deletes its entry
 }
 
 // freeFor is how long sysfs may list a node after the event of its removal. A node that is listed for longer exists,
