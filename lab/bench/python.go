@@ -157,6 +157,6 @@ func (p *pythonBench) asNobody(args ...string) *exec.Cmd {
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Dir = "/"
 	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8", "HOME=/nonexistent"}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: nobody, Setsid: true} // the scheduler may group by session
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: nobody, Setsid: true} // autogroup (sched(7)) schedules by session
 	return cmd
 }
