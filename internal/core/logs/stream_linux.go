@@ -291,9 +291,9 @@ func (s *Stream) move(n int, at int64) (int, error) {
 	return s.copy(n, at)
 }
 
-// copy implements move for a file system without splice(2). (All of Linux's own file systems with regular files support
-// it.) Bytes are removed from the FIFO only after they were written: a kill between the two calls repeats bytes, but
-// loses none.
+// copy implements move for a file system without splice(2). (ext4, XFS, Btrfs, tmpfs and NFS have it.) It removes bytes
+// from the FIFO only after it has written them to the file. After a kill in between, these bytes are written again, but
+// none are lost.
 func (s *Stream) copy(n int, at int64) (k int, err error) {
 	perr := peek(s.fifo, n, func(p []byte) {
 		k, err = retry(func() (int, error) { return unix.Pwrite(s.files.file, p, at) })
