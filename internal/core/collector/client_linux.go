@@ -330,12 +330,12 @@ func (c *Client) hello(ctx context.Context, conn *connection) (*reply, error) {
 }
 
 // replace starts a new collector and kills the old one. The new collector opens all files of the old one before the
-// kill, but moves output only after it: two collectors would overwrite each other's output.
+// kill, but moves output only after the old one's death, because two collectors would overwrite each other's output.
 //
-// If the old collector does not die immediately, its threads are in hanging file systems. There is no need to wait:
-// each such thread holds the lock of its FIFO (in splice(2)), and exits when the file system responds, before it moves
-// further bytes. (This is not true on a file system without splice(2), but all of Linux's file systems with regular
-// files have it.)
+// If the old collector does not die immediately, its threads hang in file systems. In splice(2), such a thread holds
+// the lock of its FIFO. When the file system responds, the thread exits before it moves further bytes, so the new
+// collector need not wait for it. (On a file system without splice(2), the thread does not hold the lock, and could
+// still overwrite output. ext4, XFS, Btrfs, tmpfs and NFS have splice.)
 func (c *Client) replace(ctx context.Context, old *process) (*connection, error) {
 	if old != nil {
 		defer unix.Close(old.pidfd)
