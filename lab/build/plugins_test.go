@@ -14,7 +14,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// tree creates a directory with the files, whose content is given by path, and returns the directory.
+// tree writes files, whose content is given by path, into a new directory, and returns the directory.
 func tree(t *testing.T, files map[string]string) string {
 	t.Helper()
 	root := t.TempDir()

@@ -21,7 +21,7 @@ var skipLine = regexp.MustCompile(`^\s*\S+\.go:\d+: (.+)`)
 
 // judge reads the events of a test run and its reruns (go doc test2json), and prints how many tests were skipped, by
 // reason. It returns an error for problems that gotestsum does not count as failures: a package that fails although its
-// tests pass, a run without tests, and, if noSkips is set, any skip that is not by testsupport.Long.
+// tests pass, a run without tests, and, if noSkips is set, a skip by any other means than testsupport.Long.
 func judge(w io.Writer, events io.Reader, noSkips bool) error {
 	var problems []error
 	ran := 0

@@ -105,7 +105,7 @@ var (
 	kept = regexp.MustCompile(`^/sys/.*/(nomad|share|reserve)(\.slice)?$|/dataset(/slots|/locks.*)?$`)
 )
 
-// sharedPlaces returns the cgroups of Nomad and of the plugins that have no processes, and the paths in /run/outrider.
+// sharedPlaces returns Nomad's and the plugins' cgroups without processes, and the paths in /run/outrider.
 func sharedPlaces() map[string]bool {
 	places := map[string]bool{}
 	for _, root := range []string{"/sys/fs/cgroup", task.DefaultDir} {

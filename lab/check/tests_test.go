@@ -13,7 +13,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// Each row is the test file of a package, with which gotestsum runs in a small workspace.
+// Each row has the test file of the package m/p. gotestsum runs in a workspace with m/p and m/q, whose tests pass.
 func TestRun_ReportsEachKindOfFailure(t *testing.T) {
 	const header = "package p\n\nimport (\n\t\"os\"\n\t\"testing\"\n\t\"time\"\n)\n\nvar _, _ = os.Args, time.Now\n\n"
 	const (
@@ -47,8 +47,8 @@ func TestRun_ReportsEachKindOfFailure(t *testing.T) {
 		file  string // the content of m/p/p_test.go
 		flags []string
 		ci    string
-		fails string   // in the error; empty: no error
-		shows []string // in the output
+		fails string   // part of the error; empty: no error
+		shows []string // parts of the output
 		hides []string
 	}{
 		{name: "everything passes", file: passes, shows: []string{"m/p", "DONE 2 tests in"}, hides: []string{"==="}},
