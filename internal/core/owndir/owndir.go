@@ -1,9 +1,9 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package owndir opens directories that only root and this process's own user can replace.
-// No other user can change a checked path, so the path can be used by its name after one check.
-// The package also removes directories of this user that are not writable.
+// Package owndir opens directories after it has checked that only root and this process's user can replace them. The
+// check covers the whole path, so the caller may use the path by name afterwards: no other user can redirect it.
+// RemoveAll removes directories of this user that are not writable.
 package owndir
 
 import (
@@ -21,14 +21,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Make opens dir, an absolute path, and makes missing directories with this mode. Each
-// directory from / on, and each symbolic link in the path, must belong to root or to this
-// process's user. No other user may write to these directories, except that a directory
-// above dir may be sticky, as /tmp is. The error names the directory at fault and what to do
-// about it. The file's name is dir without symbolic links; the caller closes the file. Users in
-// the list "also" are trusted like root.
+// Make opens the directory dir, an absolute path, and creates missing directories with the given mode. Every directory
+// and symbolic link in the path must belong to root, to this process's user, or to a user in the list "also". No other
+// user may write to these directories; a directory above dir may be writable for others if it is sticky, as /tmp is.
+// The error names the directory at fault and the remedy. The file's name is dir without symbolic links. Close the file
+// after use.
 func Make(dir string, mode fs.FileMode, also ...int) (f *os.File, err error) {
-	// another process may remove an empty directory between two steps
+	// open fails with ErrNotExist if another process removes an empty directory between two of its steps
 	for range 10 {
 		if f, err = open(dir, &mode, also); !errors.Is(err, fs.ErrNotExist) {
 			break
@@ -37,10 +36,10 @@ func Make(dir string, mode fs.FileMode, also ...int) (f *os.File, err error) {
 	return f, err
 }
 
-// Open is Make for an existing directory: if it is missing, the error is fs.ErrNotExist.
+// Open is like Make, but creates nothing: if a directory is missing, the error is fs.ErrNotExist.
 func Open(dir string, also ...int) (*os.File, error) { return open(dir, nil, also) }
 
-// Check returns the error of Make without making anything. A missing directory is not an error.
+// Check returns the error of Open, or nil if a directory is missing.
 func Check(dir string, also ...int) error {
 	f, err := Open(dir, also...)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -52,8 +51,9 @@ func Check(dir string, also ...int) error {
 	return f.Close()
 }
 
-// Nomad returns the user "nomad", if it exists: HashiCorp's package makes it the owner of the
-// agent's directories. It can be trusted, since it controls root's agent in any case.
+// Nomad returns the uid of the user "nomad", for the list "also" of Make, or nil if that user does not exist.
+// HashiCorp's package makes it the owner of the agent's directories. It can be trusted, because it can control the
+// agent, which runs as root, in any case.
 func Nomad() []int {
 	nomad, err := user.Lookup("nomad")
 	if err != nil {
@@ -66,7 +66,7 @@ func Nomad() []int {
 	return []int{uid}
 }
 
-// maxLinks is the number of symbolic links that the kernel follows in a path, path_resolution(7).
+// maxLinks is the number of symbolic links that the kernel follows in one path (path_resolution(7)).
 const maxLinks = 40
 
 func open(dir string, mode *fs.FileMode, also []int) (*os.File, error) {
@@ -97,20 +97,20 @@ func open(dir string, mode *fs.FileMode, also []int) (*os.File, error) {
 		if len(todo) == 0 {
 			return os.OpenFile(here, unix.O_DIRECTORY, 0)
 		}
-		// no other user can replace a checked path, so the next step may use its name
+		// no other user can replace the checked part of the path, so the next step may pass through it by name
 		here, todo = filepath.Join(here, todo[0]), todo[1:]
 	}
 }
 
-// check checks one directory or symbolic link, and returns the target of a link. last is set for the
-// directory that the path leads to. Others must not be able to write to that directory, even if it is
-// sticky: they could create files in it before this process does.
+// check checks one directory or symbolic link of a path, and returns the target of a link. last is true for the final
+// directory. Other users must not be able to write to that one even if it is sticky, because they could create files in
+// it before this process does.
 func check(path string, last bool, also []int) (link string, err error) {
 	info, err := os.Lstat(path)
 	if err != nil {
 		return "", err
 	}
-	if info.Mode()&fs.ModeSymlink != 0 { // a link's mode has no meaning
+	if info.Mode()&fs.ModeSymlink != 0 { // the kernel ignores a link's mode, so only the owner counts
 		if err := checkOwner(path, info, also); err != nil {
 			return "", err
 		}
@@ -125,14 +125,14 @@ func check(path string, last bool, also []int) (link string, err error) {
 	return "", CheckFile(path, info, also...)
 }
 
-// CheckFile is Make's check of one file or directory.
+// CheckFile checks the owner and the mode of one file or directory, by the rules of Make.
 func CheckFile(path string, info fs.FileInfo, also ...int) error {
 	if err := checkOwner(path, info, also); err != nil {
 		return err
 	}
 	others := fs.FileMode(0o022)
 	if st := info.Sys().(*syscall.Stat_t); st.Uid != 0 && st.Gid == st.Uid {
-		others = 0o002 // a user private group, which comes with a umask of 002 (useradd(8))
+		others = 0o002 // no other user is in a user's private group, and its umask is 002 (useradd(8))
 	}
 	if info.Mode()&others != 0 {
 		return fmt.Errorf("other users may write to %s and could replace its contents: chmod go-w %s, or choose "+

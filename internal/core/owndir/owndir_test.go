@@ -60,7 +60,7 @@ func TestMake_RefusesADirectoryThatOtherUsersCanReplace(t *testing.T) {
 		dir     string
 		blamed  string
 		want    string
-		root    bool // the arrangement needs root
+		root    bool // arrange changes owners, which needs root
 	}{
 		"a stranger's directory": {func(p place) { p.mkdir("a", 0o755); p.give("a") }, "a", "a",
 			"% belongs to user 65534, ", true},
@@ -152,7 +152,7 @@ func TestMake_MakesAPrivateDirectory(t *testing.T) {
 		}, "a/l/./d", "c/d"},
 		"a link at the end":                     {func(p place) { p.mkdir("a", 0o755); p.link("a/", "l") }, "l", "a"},
 		"a directory that other users can read": {func(p place) { p.mkdir("a", 0o755) }, "a", "a"},
-		// half of the kernel's limit, because the kernel counts links twice if it restarts the path walk
+		// only maxLinks/2 links: the kernel may count each link twice, since it may restart the walk of a path
 		"through many links": {func(p place) {
 			p.mkdir("a", 0o755)
 			p.link("a", "l1")
@@ -191,7 +191,7 @@ func TestMake_MakesAPrivateDirectory(t *testing.T) {
 	}
 }
 
-// With a umask of 002, the user's private group can also write to the directory.
+// A directory that its owner's private group can write to is accepted: a umask of 002 creates such directories.
 func TestMake_AcceptsAUsersOwnDirectory(t *testing.T) {
 	testsupport.NeedRoot(t) // to become other users
 	p := newPlace(t)
@@ -229,7 +229,7 @@ func TestMake_AcceptsAUsersOwnDirectory(t *testing.T) {
 	}
 }
 
-// A supervisor that exits removes its empty directories while another one starts.
+// A supervisor that exits removes its empty directories, perhaps while another supervisor creates them with Make.
 func TestMake_SurvivesConcurrentRemoval(t *testing.T) {
 	p := newPlace(t)
 	for range 300 {

@@ -9,8 +9,8 @@ import (
 	"os"
 )
 
-// RemoveAll is like os.RemoveAll, but also removes this user's read-only directories, such as those
-// of sealed environments. (Only root could remove files from them otherwise.) It follows no links.
+// RemoveAll is like os.RemoveAll, but also removes this user's read-only directories, such as those of sealed
+// environments. os.RemoveAll can do so only as root. RemoveAll follows no symbolic links.
 func RemoveAll(dir string) error {
 	err := os.RemoveAll(dir)
 	if !errors.Is(err, fs.ErrPermission) {
@@ -20,9 +20,9 @@ func RemoveAll(dir string) error {
 	return os.RemoveAll(dir)
 }
 
-// openUp makes the directories below dir writable, so their owner can remove files from them. If a
-// running process replaces a directory with a link, os.Root prevents chmod from following it out
-// of dir. Errors of chmod are ignored, since the removal fails and reports them.
+// openUp makes dir and the directories below it writable, so that their owner can remove files from them. os.Root keeps
+// chmod inside dir even if a running process replaces a directory with a link. Errors of chmod are ignored: the removal
+// then fails as well, and its error is reported.
 func openUp(dir string) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {

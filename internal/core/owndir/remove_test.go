@@ -35,7 +35,7 @@ func TestRemoveAll_RemovesSealedDirectories(t *testing.T) {
 	test.True(t, os.IsNotExist(err), test.Sprintf("not removed: %v", err))
 }
 
-// A leftover process of an installer may replace directories during their removal.
+// A process that an installer has left running may replace directories with links during their removal.
 func TestOpenUp_ChangesNothingOutsideTheTree(t *testing.T) {
 	victim, dir := filepath.Join(t.TempDir(), "victim"), filepath.Join(t.TempDir(), "env")
 	for _, path := range []string{victim, dir} {
