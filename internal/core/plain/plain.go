@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package plain cleans text from other programs and machines for messages, tables and attributes.
+// Package plain makes text from other programs and machines safe to print in messages, tables and attributes.
 package plain
 
 import (
@@ -44,7 +44,7 @@ var sequences = regexp.MustCompile(`\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:
 func Uncoloured(text string) string { return sequences.ReplaceAllString(text, "") }
 
 // Line returns a text as one line of printable UTF-8. Each run of white space and unprintable characters becomes one
-// space. Unless most is 0, a longer text is truncated to that many characters and ends with an ellipsis.
+// space. If most is not 0, a text of more characters is cut after that many, and an ellipsis is added.
 func Line(text string, most int) string {
 	between := func(r rune) bool { return !unicode.IsPrint(r) || r == ' ' }
 	text = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text, "?"), between), " ")
@@ -54,10 +54,11 @@ func Line(text string, most int) string {
 	return text
 }
 
-// controls matches the control characters that JSON does not escape.
+// controls matches the control characters that encoding/json does not escape: DEL and U+0080 to U+009F.
 var controls = regexp.MustCompile(`[\x{7f}-\x{9f}]`)
 
-// JSON writes a value as indented JSON, without characters that terminals interpret.
+// JSON writes a value as indented JSON. It escapes all control characters in strings, so terminals do not interpret
+// them.
 func JSON(w io.Writer, value any) error {
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)
