@@ -21,7 +21,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/schema"
 )
 
-// commandLine runs the binary's command line in a terminal, and returns the exit code.
+// commandLine runs the command that argv names, for a user in a terminal, and returns the exit code.
 func (p Plugin) commandLine(argv []string, stdout, stderr io.Writer) int {
 	binary := filepath.Base(argv[0])
 	if len(argv) < 2 {
@@ -68,13 +68,13 @@ func (p Plugin) commandLine(argv []string, stdout, stderr io.Writer) int {
 type Usage struct {
 	Binary, Command string
 	Arguments       string // such as "ENDPOINT [TASK]"
-	About           string // sentences, for -h
+	About           string // what the command does, in full sentences, for -h
 	Least, Most     int    // limits on the number of arguments
 }
 
-// Parse parses options before, between and after the arguments, and returns the arguments. It refuses too few, too many
-// or empty ones. For -h it writes help and the options to out, and returns flag.ErrHelp. Its other errors contain the
-// usage.
+// Parse parses the options and arguments of a command, in any order, and returns the arguments. For -h it writes the
+// help to out, and returns flag.ErrHelp. Every other error contains the usage. It is an error if there are fewer than
+// Least or more than Most arguments, or if one of them is empty.
 func (u Usage) Parse(flags *flag.FlagSet, line []string, out io.Writer) (args []string, err error) {
 	usage := u.Command + " " + u.Arguments
 	flags.SetOutput(io.Discard) // errors are returned, not printed
@@ -101,8 +101,8 @@ func (u Usage) Parse(flags *flag.FlagSet, line []string, out io.Writer) (args []
 	return args, nil
 }
 
-// pluginDir is the plugin directory in the help text. It is never the directory of this binary,
-// such as a user's downloads, because the agent runs every program in its plugin directory, as root.
+// pluginDir is the plugin directory that the help suggests. The directory of this binary, perhaps a user's downloads,
+// would be unsafe: the agent runs every program in its plugin directory, as root.
 const pluginDir = "/opt/nomad/plugins"
 
 func (p Plugin) help(binary string, w io.Writer) {
@@ -133,8 +133,8 @@ plugin_dir = %q
 	}
 }
 
-// AgentConfig returns the plugin block of an agent's configuration for a binary with this file
-// name. It contains every option, as a comment unless the option is required.
+// AgentConfig returns the plugin block of an agent's configuration for a binary with this file name. It contains every
+// option. Options that are not required are commented out.
 func (p Plugin) AgentConfig(binary string) string {
 	return fmt.Sprintf("plugin %q {\n  config {\n%s  }\n}\n", binary, p.Config.Example("    "))
 }

@@ -15,16 +15,15 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/plain"
 )
 
-// StartCaller is a driver that must know whether the agent still waits for a start: StartTask has
-// no context (plugins/drivers/driver.go).
+// StartCaller is implemented by a driver that needs to know whether the agent still waits for a start. StartTask itself
+// gets no context (plugins/drivers/driver.go).
 type StartCaller interface {
-	// StartCall is called before StartTask with the context of the call. The function that it returns
-	// is called after StartTask.
+	// StartCall is called before StartTask, with the context of the agent's call. done is called after StartTask.
 	StartCall(ctx context.Context, taskID string) (done func())
 }
 
-// complete adds what Nomad's gRPC server for drivers lacks (plugins/drivers/server.go). It is a single interceptor,
-// because a call that waits for a task keeps the stack of every interceptor for as long as the task runs.
+// complete returns an interceptor that adds what Nomad's gRPC server for drivers lacks (plugins/drivers/server.go). A
+// second interceptor would take more memory: each call that waits for a task keeps the stacks of all interceptors.
 func complete(d drivers.DriverPlugin) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
 		switch req := req.(type) {
@@ -42,12 +41,12 @@ func complete(d drivers.DriverPlugin) grpc.UnaryServerInterceptor {
 	}
 }
 
-// maxTaskConfig is the maximum size of a task's config block in bytes, as encoded by the agent.
-// Decoding needs many times as much memory.
+// maxTaskConfig is the maximum size of a task's config block in bytes, in the encoding that the agent sends. Decoding a
+// block takes many times as much memory.
 const maxTaskConfig = 4 << 20
 
-// start refuses config blocks that are too large to decode: the author of a job chooses their size,
-// and this process serves every task of the node. It also calls StartCall of a StartCaller.
+// start handles StartTask. It refuses a config block that is too large to decode: the job's author chooses its size,
+// and this process serves every task of the node. It also calls StartCall if the driver is a StartCaller.
 func start(
 	ctx context.Context, d drivers.DriverPlugin, req *proto.StartTaskRequest, handler grpc.UnaryHandler,
 ) (any, error) {
@@ -63,8 +62,8 @@ func start(
 	return handler(ctx, req)
 }
 
-// capabilities adds fields that Nomad's client reads but its server does not set. Without them, no
-// external driver could refuse volumes or run without logmon.
+// capabilities handles Capabilities. It adds two fields that the agent reads, but that Nomad's server for drivers does
+// not set. Without them, no external driver could refuse volumes or run without logmon.
 func capabilities(
 	ctx context.Context, d drivers.DriverPlugin, req *proto.CapabilitiesRequest, handler grpc.UnaryHandler,
 ) (any, error) {
@@ -82,8 +81,8 @@ func capabilities(
 	return answer, nil
 }
 
-// printable makes the text of an error printable: parts of it may come from a task or a job, and
-// Nomad's commands and log print it unchanged.
+// printable replaces the unprintable characters in the text of an error. Parts of the text may come from a task or a
+// job, and Nomad prints them unchanged in its commands and its log.
 func printable(err error) error {
 	s := status.Convert(err).Proto()
 	s.Message = plain.Text(s.GetMessage())

@@ -37,7 +37,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// dispense loads the stub with Nomad's own loader, from a plugin directory.
+// dispense starts the stub with Nomad's own plugin loader. At the end of the test it checks that the stub ends when
+// Nomad ends it, and leaves no files.
 func dispense(t *testing.T, kind string, configs map[string]any) loader.PluginInstance {
 	t.Helper()
 	dir := t.TempDir()
@@ -64,7 +65,7 @@ func dispense(t *testing.T, kind string, configs map[string]any) loader.PluginIn
 	}
 	instance := dispensed()
 	t.Cleanup(func() {
-		// go-plugin kills a process that has not ended after 2 s (client.go, Kill), so a busy machine needs several tries
+		// on a busy machine, the plugin may need more than the 2 s after which go-plugin kills it (client.go, Kill)
 		ended := instance
 		for try := 1; !ends(t, ended, log); try++ {
 			must.NotEq(t, 5, try, must.Sprint("it does not end on request"))
@@ -81,7 +82,7 @@ func dispense(t *testing.T, kind string, configs map[string]any) loader.PluginIn
 	return instance
 }
 
-// ends asks an instance to end, and reports whether it ended by itself.
+// ends asks an instance to end, and reports whether it did so before go-plugin killed it.
 func ends(t *testing.T, instance loader.PluginInstance, log *lockedBuffer) bool {
 	t.Helper()
 	reattach, _ := instance.ReattachConfig()
@@ -107,21 +108,21 @@ func (l *lockedBuffer) String() string {
 	return l.Buffer.String()
 }
 
-// home is the private environment of one plugin.
+// home has the paths of the files of one plugin process.
 type home struct {
-	temp   string // for its sockets
-	closed string // the file that the stub's Close makes
+	temp   string // its TMPDIR, where it makes its sockets
+	closed string // the file that the stub creates in Close
 }
 
 func newHome(t *testing.T) home {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "op") // short: a socket's path may have 107 bytes (unix(7))
+	dir, err := os.MkdirTemp("", "op") // a short path: that of a socket may have 107 bytes (unix(7))
 	must.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return home{temp: dir, closed: filepath.Join(t.TempDir(), "closed")}
 }
 
-// command returns a command that runs the test binary as a helper of this kind.
+// command returns a command that runs the test binary with kind as the value of helperEnv.
 func (h home) command(ctx context.Context, t *testing.T, kind string) *exec.Cmd {
 	t.Helper()
 	exe, err := os.Executable()
@@ -176,8 +177,8 @@ func TestServe_LoadsADriver(t *testing.T) {
 	})
 }
 
-// A job's author chooses the size of the config block, and the plugin serves every task of the
-// node.
+// A huge config block, whose size a job's author chooses, must not exhaust the memory of the plugin, which serves every
+// task of the node.
 func TestServe_RefusesALargeTaskConfig(t *testing.T) {
 	instance := dispense(t, "driver", nil)
 	d := instance.Plugin().(drivers.DriverPlugin)
@@ -189,7 +190,7 @@ func TestServe_RefusesALargeTaskConfig(t *testing.T) {
 		return err
 	}
 	test.NoError(t, start(maxTaskConfig-1000), test.Sprint("a block below the limit"))
-	begun := os.Getenv(closedEnv) + "-quick" // the stub's notes
+	begun := os.Getenv(closedEnv) + "-quick" // StartTask of the stub appends to this file
 	must.NoError(t, os.Remove(begun))
 	for _, bytes := range []int{maxTaskConfig, 50e6} {
 		err := start(bytes)
@@ -298,7 +299,7 @@ func alive(pid int) bool {
 	return err == nil && !st.Zombie
 }
 
-// soon is a time limit that is long enough even on a busy machine.
+// soon is a time limit for events that should happen immediately, even on a busy machine.
 const soon = time.Minute
 
 func wantEnd(t *testing.T, pid int) {
@@ -308,7 +309,8 @@ func wantEnd(t *testing.T, pid int) {
 	}
 }
 
-// The agent that started the plugin reads its stderr. An agent that has re-attached does not read it.
+// A plugin ends with the agent that started it, which reads its stderr. A connection of another agent, which has
+// re-attached, does not prevent this.
 func TestServe_EndsWithTheAgentThatStartedIt(t *testing.T) {
 	t.Parallel()
 	f := startAgent(t)
@@ -471,7 +473,7 @@ func TestVersionText_DistinguishesReleasesFromOtherBuilds(t *testing.T) {
 	}{
 		{"0.1.0", of("false"), "x 0.1.0\n", commit},
 		{"0.2.0-rc.1", of("false"), "x 0.2.0-rc.1\n", commit},
-		{"0.1.0", nil, "x 0.1.0\n", "of an unknown commit, by "}, // -ldflags
+		{"0.1.0", nil, "x 0.1.0\n", "of an unknown commit, by "}, // the version was set with -ldflags
 		{"0.0.0-20261123001839-0123456789ab", of("false"), "x 0.0.0-20261123001839-0123456789ab (untagged build)\n", commit},
 		{"0.2.1-0.20261123001839-0123456789ab", of("false"),
 			"x 0.2.1-0.20261123001839-0123456789ab (untagged build)\n", commit},

@@ -18,12 +18,12 @@ import (
 	"google.golang.org/grpc"
 )
 
-// closeTime limits an implementation's Close. go-plugin kills the process 2 s after asking it to
-// end (client.go, Kill).
+// closeTime is how long Close of an implementation may take. It is shorter than the 2 s after which go-plugin kills a
+// process that it has asked to end (client.go, Kill).
 const closeTime = time.Second
 
-// Serve is the entire main function of a plugin's binary. It performs a role, serves the agent that
-// started the process until the agent no longer needs the plugin, or runs a command.
+// Serve is the main function of a plugin's binary. If the process was started for a role, Serve performs the role. If
+// an agent started it, Serve serves the plugin until the agent no longer needs it. Otherwise, Serve runs a command.
 func Serve(p Plugin) {
 	for _, role := range p.Roles {
 		if role() {
@@ -37,8 +37,8 @@ func Serve(p Plugin) {
 }
 
 func (p Plugin) serve() {
-	debug.SetGCPercent(20) // mostly idle and on every node: memory matters more than collection time
-	// Nomad reads these lines from stderr and logs each at its level.
+	debug.SetGCPercent(20) // mostly idle, and on every node: memory matters more than CPU time
+	// Nomad reads JSON lines from the plugin's stderr, and logs each at the level in the line.
 	logger := hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, JSONFormat: true})
 
 	holdSignals()
@@ -65,10 +65,10 @@ func (p Plugin) serve() {
 		HandshakeConfig: base.Handshake,
 		Plugins:         plugins,
 		Logger:          logger,
-		// drivers.Serve does not accept these options
+		// drivers.Serve is not used, because it does not accept these options
 		GRPCServer: func(opts []grpc.ServerOption) *grpc.Server {
 			server := grpc.NewServer(append(append(opts, grpc.MaxRecvMsgSize(maxMessage)), own...)...)
-			go endWithAgent(logger, server.Stop) // closes the listener, which removes its socket
+			go endWithAgent(logger, server.Stop) // Stop closes the listener, which removes its socket
 			return server
 		},
 	})
@@ -79,8 +79,8 @@ func (p Plugin) serve() {
 	}
 }
 
-// DriverOptions returns the options that a gRPC server of this driver needs in addition to Nomad's
-// implementation (drivers.PluginDriver), regardless of its listener.
+// DriverOptions returns the options for a gRPC server that serves this driver through Nomad's drivers.PluginDriver.
+// Every such server needs them, even if it was not started by Serve.
 func DriverOptions(d drivers.DriverPlugin) []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxMessage),
@@ -88,10 +88,9 @@ func DriverOptions(d drivers.DriverPlugin) []grpc.ServerOption {
 	}
 }
 
-// maxMessage limits messages from Nomad, which sets no limit itself. With gRPC's default of 4 MiB,
-// a task could not be recovered although the kernel accepts its arguments and environment. If the
-// kernel does not accept them, the job's author would get an error that does not explain the
-// reason.
+// maxMessage is the maximum size of a message from Nomad, which sets no limit itself. gRPC's default of 4 MiB is too
+// low: the arguments and the environment of a running task may be larger, and the task could not be recovered. If they
+// are too large even for the kernel, its error explains the reason to the job's author, whereas gRPC's error does not.
 const maxMessage = 64 << 20
 
 func closeWithin(c io.Closer, limit time.Duration, logger hclog.Logger) {

@@ -9,9 +9,8 @@ import (
 	"syscall"
 )
 
-// holdSignals keeps the process alive when its process group or service gets a signal. The agent
-// belongs to the same group and service. When the agent no longer needs the plugin, it ends the
-// plugin itself. The plugin also ends with the agent.
+// holdSignals keeps the process alive when a signal is sent to its whole process group or service. The agent, which is
+// in the same group and service, ends the plugin when it no longer needs it. The plugin also ends when the agent ends.
 //
 //   - SIGPIPE is sent when a line is logged after the agent was killed.
 //   - SIGHUP is sent when the terminal of a development agent closes.
@@ -19,8 +18,8 @@ import (
 //   - SIGTERM is sent when systemd stops the service with KillMode=control-group,
 //     while the agent still drains its tasks through this plugin.
 //
-// The signals are caught and not ignored, because children inherit ignored signals, but get the
-// default for caught ones (execve(2)).
+// The signals are caught, not ignored: children inherit ignored signals, but get the default for caught ones
+// (execve(2)).
 func holdSignals() {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE, syscall.SIGHUP, syscall.SIGTERM)
 }

@@ -28,11 +28,11 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/schema"
 )
 
-// The test binary is also the plugin and the agent that starts it, as selected by helperEnv, so
-// real processes communicate over real sockets.
+// The test binary also acts as the plugin, and as the agent that starts the plugin, so that real processes communicate
+// over real sockets. helperEnv selects how it acts.
 const (
 	helperEnv = "OUTRIDER_PLUGIN_TEST_HELPER" // driver, device, role or agent
-	closedEnv = "OUTRIDER_PLUGIN_TEST_CLOSED" // a file that the stub's Close makes
+	closedEnv = "OUTRIDER_PLUGIN_TEST_CLOSED" // the path of a file that the stub creates in Close
 )
 
 func TestMain(m *testing.M) {
@@ -126,7 +126,7 @@ func (s *stub) SetConfig(c *base.Config) (err error) {
 	return err
 }
 
-// TaskConfigSchema writes to stderr in every possible way.
+// TaskConfigSchema also writes to stderr, through the logger and directly.
 func (s *stub) TaskConfigSchema() (*hclspec.Spec, error) {
 	raw := os.NewFile(2, "stderr")
 	for range 10 {
@@ -143,7 +143,7 @@ func (s *stub) Capabilities() (*drivers.Capabilities, error) {
 	}, nil
 }
 
-// StartCall gets the context of the StartTask call that follows.
+// StartCall stores the context for the StartTask call that follows.
 func (s *stub) StartCall(ctx context.Context, id string) func() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,7 +165,7 @@ func (s *stub) StartTask(c *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.D
 	return nil, nil, ctx.Err()
 }
 
-// note appends to a file of the test, in the same directory as the file of Close.
+// note appends a line to a file for the task, next to the file that Close creates.
 func (s *stub) note(id, what string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,7 +176,7 @@ func (s *stub) note(id, what string) {
 	}
 }
 
-// InspectTask returns the current configuration.
+// InspectTask returns the greeting in the current configuration as the task's name.
 func (s *stub) InspectTask(string) (*drivers.TaskStatus, error) {
 	return &drivers.TaskStatus{Name: s.config.Greeting}, nil
 }
@@ -203,8 +203,8 @@ type launched struct {
 	Addr string
 }
 
-// agentMain starts the plugin as Nomad does, prints launched as JSON and waits to be killed. On SIGUSR1
-// it disconnects and keeps running.
+// agentMain starts the plugin as Nomad does, prints its pid and address (launched) as JSON, and waits to be killed. On
+// SIGUSR1 it closes its connection to the plugin and keeps running.
 func agentMain() {
 	os.Setenv(helperEnv, "driver") // the client passes its environment on to the plugin
 	cmd := exec.Command(os.Args[0])
@@ -221,7 +221,7 @@ func agentMain() {
 	signal.Notify(disconnect, syscall.SIGUSR1)
 	r := client.ReattachConfig()
 	_ = json.NewEncoder(os.Stdout).Encode(launched{PID: r.Pid, Addr: r.Addr.String()})
-	for end := time.After(5 * time.Minute); ; { // ends even if the test was killed
+	for end := time.After(5 * time.Minute); ; { // so that the process ends even if the test was killed
 		select {
 		case <-disconnect:
 			rpc.(*goplugin.GRPCClient).Conn.Close()

@@ -14,13 +14,13 @@ import (
 	goversion "github.com/hashicorp/go-version"
 )
 
-// version overrides the version of the build:
+// version, if it is set when the binary is linked, replaces the version in the build information:
 //
 //	-ldflags "-X github.com/outrider-dev/outrider/internal/core/plugin.version=1.2.3"
 var version string
 
-// unversioned is the version of a build without one. Nomad refuses a plugin whose version it can't
-// parse, such as "(devel)".
+// unversioned is the version that a build reports if it has no valid version. Nomad refuses a plugin whose version it
+// can't parse, such as "(devel)".
 const unversioned = "0.0.0-dev"
 
 // Version returns the plugin's version without a leading v. It is the version of the main module,
