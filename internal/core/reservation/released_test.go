@@ -19,7 +19,7 @@ import (
 
 const envFile = "env.json" // the environment that Nomad saves
 
-// The device plugin that reserves and the driver that starts or recovers the task may be of different versions.
+// The device plugin that made a reservation, and the driver that reads it, may be of different versions.
 func TestRecall_ReadsReservationsOfEachRelease(t *testing.T) {
 	record := func(t *testing.T, dir string) {
 		r := stick("zigbee")

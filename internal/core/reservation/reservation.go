@@ -1,11 +1,10 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package reservation stores the devices and mounts that a device plugin has reserved for a task in
-// the task's environment, and reads them back. Nomad calls a device plugin once for each task of an
-// allocation. It saves the environment variables of the result, but loses the devices and mounts
-// when the agent restarts (client/allocrunner/taskrunner, device_hook.go and task_runner_hooks.go;
-// hashicorp/nomad#9473).
+// Package reservation saves the devices and mounts of a device plugin's reservation in an environment variable of the
+// task, and restores them. Nomad asks for a reservation once for each task of an allocation. When the agent restarts,
+// it still has the reservation's environment variables, but it has lost the devices and mounts
+// (client/allocrunner/taskrunner, device_hook.go and task_runner_hooks.go; hashicorp/nomad#9473).
 package reservation
 
 import (
@@ -22,8 +21,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 )
 
-// Prefix begins the names of the variables. It is followed by a hash of the value, so the
-// reservations of one task do not replace each other.
+// Prefix is the start of each variable's name. A hash of the value follows, so that the reservations of one task have
+// different names.
 const Prefix = "OUTRIDER_RESERVATION_"
 
 type remembered struct {
@@ -43,9 +42,8 @@ type rememberedMount struct {
 	ReadOnly bool   `json:"read_only,omitempty"`
 }
 
-// Remember adds a variable to the environment of a reservation, from which Recall restores its
-// devices and mounts. A reservation without devices and mounts gets no variable. If Recall would
-// refuse a value, Remember returns an error and adds nothing.
+// Remember adds a variable to r.Envs from which Recall restores the devices and mounts of r. If r has no devices and
+// mounts, it adds nothing. If Recall would refuse a value, Remember returns an error and adds nothing.
 func Remember(r *device.ContainerReservation) error {
 	var m remembered
 	for _, d := range r.Devices {
@@ -64,10 +62,10 @@ func Remember(r *device.ContainerReservation) error {
 	if err != nil {
 		return err
 	}
-	// Nomad interpolates ${...} in the value (client/taskenv/env.go, buildEnv)
+	// escaped, because Nomad interpolates ${...} in the value (client/taskenv/env.go, buildEnv)
 	text := strings.ReplaceAll(string(value), "$", `\u0024`)
 	sum := sha256.Sum256([]byte(text))
-	envs := maps.Clone(r.Envs) // the map may be shared by the plugin
+	envs := maps.Clone(r.Envs) // the plugin may use the same map for several reservations
 	if envs == nil {
 		envs = map[string]string{}
 	}
@@ -78,12 +76,10 @@ func Remember(r *device.ContainerReservation) error {
 
 // Recall restores the devices and mounts of every reservation in an environment, in a fixed order.
 //
-// The environment must be DeviceEnv of drivers.TaskConfig, not Env. A job's author can write
-// variables and templates into Env, and could make the driver mount any directory of the host.
-// DeviceEnv contains only the results of device plugins, even after a restart of the agent, so its
-// paths may be anywhere, like those that Nomad passes on. Recall returns an error for values that
-// no plugin writes: a path that is not absolute or has "..", or permissions that no device cgroup
-// has.
+// Pass DeviceEnv of drivers.TaskConfig, never Env: a job's author can set variables in Env, and could make the driver
+// mount any directory of the host. DeviceEnv contains only variables from device plugins, even after a restart of the
+// agent, so its paths are trusted like those that Nomad passes on itself. Recall returns an error for values that
+// Remember refuses: a path that is not absolute or has "..", or permissions that no device cgroup has.
 func Recall(deviceEnv map[string]string) ([]*drivers.DeviceConfig, []*drivers.MountConfig, error) {
 	var devices []*drivers.DeviceConfig
 	var mounts []*drivers.MountConfig
