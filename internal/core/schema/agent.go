@@ -11,8 +11,8 @@ import (
 	"github.com/zclconf/go-cty/cty/msgpack"
 )
 
-// DecodeAgent decodes and validates a plugin's config block from an agent's configuration file
-// (HCL1 or JSON, decoded without a type). The result and the errors are the same as when an agent starts.
+// DecodeAgent decodes and validates a plugin's config block from an agent's configuration file in HCL1 or JSON. config
+// is the block as generic maps and lists. The result and the errors are the same as when an agent starts.
 func (s *Schema[T]) DecodeAgent(config any) (T, error) {
 	data, errs := Encode(s.Spec(), config)
 	if len(errs) > 0 {
@@ -22,7 +22,7 @@ func (s *Schema[T]) DecodeAgent(config any) (T, error) {
 	return s.Decode(data)
 }
 
-// Encode checks a body against its specification and encodes it as plugins get it
+// Encode checks a block against its specification and encodes it as the agent does before it sends it to the plugin
 // (nomad/helper/pluginutils/loader/init.go, validatePluginConfig).
 func Encode(spec *hclspec.Spec, body any) ([]byte, []error) {
 	value, errs := Value(spec, body)
@@ -36,8 +36,8 @@ func Encode(spec *hclspec.Spec, body any) ([]byte, []error) {
 	return data, nil
 }
 
-// Value checks a config block, decoded without a type, against its specification and returns
-// Nomad's value for it.
+// Value checks a block, given as generic maps and lists, against its specification, and returns the value that Nomad
+// computes for it.
 func Value(spec *hclspec.Spec, block any) (cty.Value, []error) {
 	decoder, diags := hclspecutils.Convert(spec)
 	if diags.HasErrors() {

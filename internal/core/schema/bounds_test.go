@@ -14,7 +14,7 @@ type bounded struct {
 	Number int      `codec:"number" default:"5" min:"2" max:"7" doc:"N."`
 	Below  int      `codec:"below" min:"-3" doc:"B."`
 	Above  int      `codec:"above" max:"3" doc:"A."`
-	Credit int      `codec:"credit" min:"0" doc:"C."` // 0 is unset, and in range
+	Credit int      `codec:"credit" min:"0" doc:"C."` // an unset option is 0, which is in range
 	Debt   int      `codec:"debt" max:"0" doc:"D."`
 	Size   Size     `codec:"size" default:"4KiB" min:"4KiB" max:"8KiB" doc:"S."`
 	Wait   Duration `codec:"wait" default:"1s" min:"1s" max:"1m" doc:"W."`
@@ -53,7 +53,7 @@ func TestBounds_AreInclusive(t *testing.T) {
 	}
 }
 
-// A size that does not fit in an int64 would become negative.
+// Without the check, a size that does not fit in an int64 would become negative.
 func TestSize_RefusesOverflow(t *testing.T) {
 	for _, text := range []string{"8388608TiB", "9223372036854775807", "9999999999999999999", "1e400"} {
 		n, err := ParseSize(text)

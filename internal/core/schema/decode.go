@@ -19,11 +19,10 @@ import (
 // id = ["10c4:ea60", "1a86:*"].
 type Strings []string
 
-// assign sets the options of a struct from a body that was decoded without a type. Nomad has
-// checked the body against the specification, except for values of type any and numbers that an
-// integer can't hold. Nomad's decoder is not used: its errors name neither the option nor its
-// value, and it would base each labelled block on the previous one (codec.DecodeOptions,
-// MapValueReset).
+// assign sets the fields of the struct v from body, a block as generic maps and lists, and returns the mistakes. Nomad
+// has already checked the body against the specification. It has not checked values of type "any", nor whether a number
+// fits in an integer. Nomad's decoder is not used, because its errors name neither the option nor its value, and
+// because it would base each labelled block on the previous one (codec.DecodeOptions, MapValueReset).
 func assign(path string, v reflect.Value, options []*option, body map[string]any) (p Problems) {
 	for _, o := range options {
 		value := body[o.name]
@@ -59,7 +58,7 @@ func (o *option) assign(path string, v reflect.Value, value any) (p Problems) {
 		v.Set(reflect.MakeMap(o.typ))
 		for _, all := range mapsOf(value) {
 			for name, text := range all {
-				if text == nil { // null
+				if text == nil { // the value is null in HCL
 					text = ""
 				}
 				v.SetMapIndex(reflect.ValueOf(name), reflect.ValueOf(fmt.Sprint(text)))
@@ -88,8 +87,8 @@ func (o *option) assign(path string, v reflect.Value, value any) (p Problems) {
 	return p
 }
 
-// whole converts the value of an integer option. HCL accepts any number. A number that does not
-// fit in an int64 arrives as floating point, or as text if floating point would not be exact.
+// whole returns the value of an integer option, or an error if it is not a whole number that fits in an int64. HCL
+// accepts any number. A larger one arrives as floating point, or as text if floating point would not be exact.
 func whole(path string, value any) (int64, error) {
 	switch n := value.(type) {
 	case int64:
@@ -119,7 +118,7 @@ func oneOrMore(path string, value any) ([]string, error) {
 			at = fmt.Sprintf("%s[%d]", path, i)
 		}
 		switch item := item.(type) {
-		case nil: // null is an empty string, as elsewhere
+		case nil: // null becomes an empty string, as in a map
 		case string:
 			list[i] = item
 		case int64, uint64:
@@ -134,8 +133,8 @@ func oneOrMore(path string, value any) ([]string, error) {
 	return list, nil
 }
 
-// assignLabels decodes labelled blocks, which Nomad has not checked. In an agent's configuration,
-// they are a list of maps of lists with one map each (HCL1), or plain maps (JSON).
+// assignLabels decodes labelled blocks. Nomad has not checked them, because their type is "any". In JSON, value is a
+// map from labels to bodies. In an agent's HCL1, value is a list of such maps, and each body is a list with one map.
 func (o *option) assignLabels(path string, v reflect.Value, value any) (p Problems) {
 	blocks := mapsOf(value)
 	if len(blocks) == 0 {
@@ -196,7 +195,7 @@ func mapsOf(value any) []map[string]any {
 	return nil
 }
 
-// escape prevents a second evaluation of text as a template.
+// escape escapes templates in all text of value. Nomad has already evaluated them once, and Encode would do so again.
 func escape(value any) any {
 	switch value := value.(type) {
 	case string:

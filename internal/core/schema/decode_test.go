@@ -48,7 +48,7 @@ type labelled struct {
 
 var labelledSchema = Of[labelled]()
 
-// eachWay runs a test with the decoders of a job's and an agent's configuration.
+// eachWay runs a test twice, with the decoder of a job's configuration and with that of an agent's configuration.
 func eachWay(t *testing.T, test func(t *testing.T, decode func(string) (labelled, error))) {
 	t.Run("job", func(t *testing.T) {
 		test(t, func(text string) (labelled, error) { return decodeJob(t, labelledSchema, text) })
@@ -157,7 +157,7 @@ func TestLabelledBlock_ErrorsAreOneSentence(t *testing.T) {
 }
 
 func TestStrings_ReportAnUnquotedHexNumber(t *testing.T) {
-	_, err := decodeAgent(t, labelledSchema, "device \"zwave\" {\nid = 0x0658\n}") // HCL2 has no hex
+	_, err := decodeAgent(t, labelledSchema, "device \"zwave\" {\nid = 0x0658\n}") // HCL1 only: HCL2 has no hex numbers
 	test.EqError(t, err, `device "zwave": id 1624 is a number: put it in quotes, or 0x0658 becomes `+
 		`1624`)
 }

@@ -9,7 +9,7 @@ import (
 	"strconv"
 )
 
-// setDefaults fills a struct as decoding an empty configuration would.
+// setDefaults gives a struct the values that it would get from an empty configuration.
 func setDefaults(v reflect.Value, options []*option) {
 	for _, o := range options {
 		f := v.FieldByIndex(o.index)

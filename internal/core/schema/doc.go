@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// Row is one option as documentation shows it.
+// Row describes one option in the documentation.
 type Row struct {
 	Option      string // with the path of its block, if any: logs.max_files
 	Type        string // such as "string", "size", "list of strings" or "block"
-	Default     string // as HCL; empty without a default
+	Default     string // as HCL; empty if the option has no default
 	Required    bool
 	Description string // including the allowed values or range
 }
@@ -49,11 +49,12 @@ func (o *option) typeName() string {
 	return kinds[o.kind].name
 }
 
-// Table returns a Markdown table with these rows. A row refers to an earlier block that has the same option.
+// Table returns a Markdown table with these rows. If an earlier row describes an equal option in another block, the
+// description is replaced with a reference to that row, unless the reference is longer.
 func Table(rows []Row) string {
 	var b strings.Builder
 	b.WriteString("| Option | Type | Default | Description |\n|---|---|---|---|\n")
-	shown := map[Row]string{} // paths of options, by the rest of their rows
+	shown := map[Row]string{} // the path of an option; key: its row, with only the last part of the path
 	for _, r := range rows {
 		same := r
 		same.Option = r.Option[strings.LastIndexByte(r.Option, '.')+1:]
@@ -111,7 +112,7 @@ func example(b *strings.Builder, indent string, options []*option) {
 	}
 }
 
-// sample returns the option's default, or another value that is valid.
+// sample returns a valid value to show in the example: the option's default, if it has one.
 func (o *option) sample() string {
 	switch {
 	case o.def != nil:

@@ -29,9 +29,9 @@ const (
 	kindLabels  // map[string]struct
 )
 
-// kinds has the name of each kind in the documentation and in HCL's type expressions, and a sample
-// value. HCL has no type for "a string or a list of strings", so its type is "any". A labelled block
-// must not contain "any" (hcldec.BlockMapSpec panics), so the type of the whole block is "any".
+// kinds has, for each kind, the name in the documentation, the type expression in HCL, and a sample value. HCL has no
+// type for "a string or a list of strings", so kindStrings has type "any". A labelled block must not contain "any"
+// (hcldec.BlockMapSpec panics), so a labelled block as a whole has type "any".
 var kinds = [...]struct{ name, hcl, sample string }{
 	kindString:   {"string", "string", `""`},
 	kindBool:     {"bool", "bool", "false"},
@@ -46,13 +46,13 @@ var kinds = [...]struct{ name, hcl, sample string }{
 	kindLabels:   {name: "block, labelled with its ", hcl: "any"},
 }
 
-// option is one field of the struct.
+// option is one option of a configuration. It belongs to one field of the struct.
 type option struct {
 	name     string
 	doc      string
 	kind     kind
 	index    []int
-	typ      reflect.Type // of the field, without its pointer
+	typ      reflect.Type // the field's type, or the type that the field points to
 	pointer  bool
 	required bool
 	def      *string
@@ -62,18 +62,18 @@ type option struct {
 	nested   []*option
 }
 
-// bound is one end of a range: its text, and the value to compare with.
+// bound is one end of a range: the text in the tag, and its value as kind.number returns it.
 type bound struct {
 	text  string
 	value int64
 }
 
-// tagKey finds the keys of a struct tag. go vet checks its syntax.
+// tagKey finds the keys of a struct tag. It relies on go vet to check the tag's syntax.
 var tagKey = regexp.MustCompile(`(\w+):"`)
 
 var knownTags = []string{"codec", "doc", "default", "required", "enum", "min", "max", "label"}
 
-// optionsOf returns the options of a struct, with those of embedded structs in their place.
+// optionsOf returns the options of a struct in the order of its fields, with those of an embedded struct in its place.
 func optionsOf(t reflect.Type) []*option {
 	var all []*option
 	seen := map[string]bool{}
@@ -207,7 +207,7 @@ func (o *option) bound(tags map[string]string, key string, bad func(string, ...a
 	return &bound{text, v}
 }
 
-// number converts a value for comparison with bounds: a size to bytes, a duration to nanoseconds.
+// number returns a value as a number, to compare it with bounds: a size in bytes, a duration in nanoseconds.
 func (k kind) number(text string) (int64, error) {
 	switch k {
 	case kindInt:
@@ -233,7 +233,7 @@ func kindOf(t reflect.Type) (kind, bool) {
 	case reflect.TypeFor[map[string]string]():
 		return kindMap, true
 	case reflect.TypeFor[int](), reflect.TypeFor[int64]():
-		return kindInt, true // not time.Duration, which HCL would fill with nanoseconds
+		return kindInt, true // time.Duration is not supported: a number in HCL would be nanoseconds
 	}
 	switch t.Kind() {
 	case reflect.String:
@@ -250,7 +250,7 @@ func kindOf(t reflect.Type) (kind, bool) {
 	return 0, false
 }
 
-// hasUntyped reports whether an option at any depth has type "any". A list of blocks must not
+// hasUntyped reports whether an option, or one nested in it at any depth, has type "any". A repeatable block must not
 // contain such an option.
 func hasUntyped(options []*option) bool {
 	return slices.ContainsFunc(options, func(o *option) bool {

@@ -37,14 +37,14 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 )
 
-// Described is a Schema of any type.
+// Described is implemented by every Schema, whatever its type parameter is.
 type Described interface {
-	// Spec returns the HCL specification, which is the result of ConfigSchema or TaskConfigSchema.
+	// Spec returns the HCL specification. A plugin returns it from ConfigSchema or TaskConfigSchema.
 	Spec() *hclspec.Spec
 	// Doc returns a row for every option, in the order of the struct. A block's row precedes those of
 	// its options.
 	Doc() []Row
-	// Example returns HCL to copy: every option with its default, commented out.
+	// Example returns HCL to copy: every option with its default, commented out unless it is required.
 	Example(indent string) string
 }
 
@@ -55,9 +55,9 @@ type Schema[T any] struct {
 
 var _ Described = (*Schema[struct{}])(nil)
 
-// Of returns the schema of a struct. It panics if the struct is malformed (a missing or misspelled
-// tag, a default that its own option would refuse), because that is a bug. If a package variable is
-// set to the result of Of, the program's start finds the bug, and no test is needed.
+// Of returns the schema of the struct T. It panics if T is malformed: if a tag is missing or misspelled, or if an
+// option would refuse its own default. Use Of to initialize a package variable. Every start of the program then checks
+// T, and no test is needed.
 func Of[T any]() *Schema[T] {
 	t := reflect.TypeFor[T]()
 	if t.Kind() != reflect.Struct {

@@ -80,8 +80,8 @@ const errPidOfInit = constError(`pid and command "init" are mutually exclusive`)
 
 var testSchema = Of[testConfig]()
 
-// decodeJob decodes a task's config block on the same path as Nomad: jobspec HCL2, JSON, the
-// plugin's specification, msgpack, the struct.
+// decodeJob decodes a task's config block in the same steps as Nomad: from HCL2 in a jobspec to JSON, then, with the
+// plugin's specification, to msgpack, and then to the struct.
 func decodeJob[T any](t *testing.T, s *Schema[T], config string) (T, error) {
 	t.Helper()
 	job, err := jobspec2.Parse("job.hcl", strings.NewReader("job \"j\" {\ngroup \"g\" {\ntask \"t\" {\ndriver = "+
@@ -90,7 +90,7 @@ func decodeJob[T any](t *testing.T, s *Schema[T], config string) (T, error) {
 	return decodeInterface(t, s, job.TaskGroups[0].Tasks[0].Config)
 }
 
-// decodeAgent decodes a plugin's config block as in an agent's configuration file: HCL1.
+// decodeAgent decodes a plugin's config block as an agent decodes it from an HCL1 configuration file.
 func decodeAgent[T any](t *testing.T, s *Schema[T], config string) (T, error) {
 	t.Helper()
 	written := hclutils.HclConfigToInterface(t, "config { "+config+" }")
@@ -209,7 +209,7 @@ func TestDecode_AcceptsAMapAsBlockOrAttribute(t *testing.T) {
 			}`,
 		} {
 			if name == "job" && form == "block" {
-				text, want = strings.Replace(text, `"b.c/d" = 2`, "", 1), map[string]string{"A": "1"} // HCL2 blocks take names only
+				text, want = strings.Replace(text, `"b.c/d" = 2`, "", 1), map[string]string{"A": "1"} // a key of an HCL2 block must be a name
 			} else {
 				want = map[string]string{"A": "1", "b.c/d": "2"}
 			}
@@ -294,7 +294,7 @@ func TestExample_UncommentedOptionsMatchTheDefaults(t *testing.T) {
 	}
 	s := Of[config]()
 	text := s.Example("  ")
-	for range 2 { // a block's body is commented out within the block
+	for range 2 { // an option in a block is commented out twice
 		lines := strings.Split(text, "\n")
 		for i, line := range lines {
 			if code := strings.TrimPrefix(strings.TrimSpace(line), "# "); strings.Contains(code, " = ") ||
@@ -474,7 +474,7 @@ func TestExample_ShowsASampleOfEachKind(t *testing.T) {
 	}
 	var got strings.Builder
 	for line := range strings.Lines(Of[config]().Example("")) {
-		if !strings.HasSuffix(line, ".\n") { // a description
+		if !strings.HasSuffix(line, ".\n") { // the line is not a description
 			got.WriteString(line)
 		}
 	}

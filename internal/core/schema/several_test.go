@@ -35,7 +35,7 @@ func TestValidate_ReportsAllMistakesOfAValidator(t *testing.T) {
 	c := severalConfig{Size: 1, Parts: map[string]severalParts{"a": {Wrong: 2}, "b": {}, "c": {Wrong: 1}}}
 	want := `part "a": one more; part "a": one more; part "c": one more; the whole is wrong`
 	test.EqError(t, s.Validate(&c), want)
-	c.Size = 0 // so Validate of severalConfig is not called: it would only repeat this mistake
+	c.Size = 0 // a mistake in an option of severalConfig, whose Validate is then not called
 	want = `size 0 is too small: use 1 or more; part "a": one more; part "a": one more; part "c": one more`
 	test.EqError(t, s.Validate(&c), want)
 }

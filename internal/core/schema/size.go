@@ -11,10 +11,9 @@ import (
 	"time"
 )
 
-// Size is a number of bytes as a user writes it: "10MiB", "64k", "1.5GB",
-// "4096". KiB, MiB, GiB, TiB and a bare K, M, G, T are powers of 1024 (as in
-// Docker and systemd), kB, MB, GB, TB powers of 1000. Case does not matter.
-// The empty Size is an option that is not set.
+// Size is a number of bytes as a user writes it: "10MiB", "64k", "1.5GB", "4096". KiB, MiB, GiB, TiB and a bare K, M,
+// G, T are powers of 1024, as in Docker and systemd. kB, MB, GB, TB are powers of 1000. Case does not matter. An empty
+// Size means that the option is not set.
 type Size string
 
 // Bytes returns the size in bytes, or 0 if the size is not set or not valid. Validate reports a size
@@ -48,8 +47,8 @@ func ParseSize(s string) (int64, error) {
 	return 0, fmt.Errorf("%q is not a size: use for example \"512KiB\" or \"10MiB\"", s)
 }
 
-// Duration is a time span as a user writes it: "30s", "1h30m", "500ms"
-// (time.ParseDuration). The empty Duration is an option that is not set.
+// Duration is a time span as a user writes it: "30s", "1h30m", "500ms" (time.ParseDuration). An empty Duration means
+// that the option is not set.
 type Duration string
 
 // Duration returns the time span, or 0 if the option is not set or not valid. Validate reports a
@@ -59,7 +58,7 @@ func (d Duration) Duration() time.Duration {
 	return time.Duration(n)
 }
 
-// parseDuration returns nanoseconds. A negative time span is an error.
+// parseDuration parses a duration and returns nanoseconds. A negative duration is an error.
 func parseDuration(s string) (int64, error) {
 	d, err := time.ParseDuration(s)
 	if err != nil || d < 0 {

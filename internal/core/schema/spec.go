@@ -12,7 +12,7 @@ import (
 	"github.com/zclconf/go-cty/cty"
 )
 
-// specOf returns the specification of a body with these options.
+// specOf returns the HCL specification of a block that contains these options.
 func specOf(options []*option) *hclspec.Spec {
 	attrs := make(map[string]*hclspec.Spec, len(options))
 	for _, o := range options {
@@ -28,13 +28,13 @@ func (o *option) spec() *hclspec.Spec {
 		if o.pointer {
 			return block
 		}
-		// without this, an absent block would decode to zeros instead of its options' defaults
+		// without this, the options of an absent block would have zero values instead of their defaults
 		return hclspec.NewDefault(block, hclspec.NewLiteral(o.literal()))
 	case kindBlocks:
 		return hclspec.NewBlockList(o.name, specOf(o.nested))
 	case kindMap:
-		// In JSON, which Nomad reads, this accepts both the block and the
-		// attribute. An attribute of type map(string) does not accept both.
+		// In the JSON that Nomad reads, block attributes may come from env { … } and from env = { … }. An attribute of
+		// type map(string) does not accept both.
 		return hclspec.NewBlockAttrs(o.name, "string", false)
 	}
 	attr := hclspec.NewAttr(o.name, kinds[o.kind].hcl, o.required)
@@ -61,7 +61,7 @@ func (o *option) literal() string {
 	return o.quoted(*o.def)
 }
 
-// quoted returns a value of the option as an HCL expression.
+// quoted returns text, a value of the option, as an HCL expression.
 func (o *option) quoted(text string) string {
 	if kinds[o.kind].hcl == "string" {
 		return quote(text)

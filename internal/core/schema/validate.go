@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// Problems are the mistakes in a configuration, with one message each. Error returns a single line,
-// because Nomad shows errors in tables.
+// Problems is a list of the mistakes in a configuration, with one message for each. Error returns all of them in a
+// single line, because Nomad shows errors in tables.
 type Problems []error
 
 func (p Problems) Error() string {
@@ -27,7 +27,7 @@ func (p Problems) Error() string {
 // Unwrap supports errors.Is and errors.As.
 func (p Problems) Unwrap() []error { return p }
 
-// OrNil returns p as an error, nil if it is empty.
+// OrNil returns p as an error, or nil if p is empty.
 func (p Problems) OrNil() error {
 	if len(p) == 0 {
 		return nil
@@ -35,10 +35,10 @@ func (p Problems) OrNil() error {
 	return p
 }
 
-// Addf appends a mistake.
+// Addf appends a mistake with a formatted message.
 func (p *Problems) Addf(format string, args ...any) { *p = append(*p, fmt.Errorf(format, args...)) }
 
-// Add appends an error, or each of several Problems. It ignores nil.
+// Add appends err. If err is or wraps Problems, Add appends each of them. Add ignores nil.
 func (p *Problems) Add(err error) {
 	var several Problems
 	if errors.As(err, &several) {
@@ -48,14 +48,13 @@ func (p *Problems) Add(err error) {
 	}
 }
 
-// validator is implemented by a configuration or a block of it for rules that tags cannot
-// express, such as mutually exclusive options. It may return several mistakes as
-// Problems.
+// validator is implemented by a configuration, or a block in it, that has rules which tags cannot express, such as
+// mutually exclusive options. Validate may return several mistakes as Problems.
 type validator interface{ Validate() error }
 
-// Validate returns Problems with every mistake, or nil. After the rules of the tags, it calls the
-// method Validate() error of the configuration and of each block, if they have one. It does not call
-// the method of an embedded struct if the outer struct has one: the outer method must then check both.
+// Validate returns Problems with every mistake, or nil. It checks the rules of the tags. It then calls the method
+// Validate of the configuration and of each block, if they have one. If an outer and an embedded struct both have the
+// method, only the outer one is called, and must check both structs.
 func (s *Schema[T]) Validate(t *T) error {
 	var p Problems
 	check(&p, "", reflect.ValueOf(t).Elem(), s.options)
@@ -71,7 +70,7 @@ func check(p *Problems, path string, v reflect.Value, options []*option) {
 			own += len(*p) - before
 		}
 	}
-	// rules across options would only repeat the mistake in one of them
+	// no Validate after a mistake in one option: a rule for several options would only repeat the mistake
 	if own == 0 {
 		callValidator(p, path, v)
 	}
@@ -118,7 +117,7 @@ func (o *option) check(p *Problems, path string, v reflect.Value) {
 		keys := v.MapKeys()
 		slices.SortFunc(keys, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
 		for _, key := range keys {
-			body := reflect.New(o.typ.Elem()).Elem() // a map's element cannot be addressed
+			body := reflect.New(o.typ.Elem()).Elem() // a copy, since a map's element is not addressable
 			body.Set(v.MapIndex(key))
 			check(p, fmt.Sprintf("%s %q: ", path, key), body, o.nested)
 		}
@@ -143,7 +142,7 @@ func (o *option) validate(v reflect.Value) error {
 		case text == "" && o.required:
 			return errors.New("is empty: it must be set")
 		case text == "" && o.def == nil && !o.pointer:
-			return nil // left out
+			return nil // the option is not set
 		case o.enum != nil && !slices.Contains(o.enum, text):
 			return fmt.Errorf("%s is not known: use %s", shown, choice(o.enum))
 		case o.kind == kindString:
@@ -176,7 +175,7 @@ func (o *option) span() string {
 	return o.quoted(o.min.text) + " to " + o.quoted(o.max.text)
 }
 
-// choice returns a list of values as text: "a", "b" or "c".
+// choice returns a list of values as text, such as "a", "b" or "c".
 func choice(values []string) string {
 	quoted := make([]string, len(values))
 	for i, v := range values {

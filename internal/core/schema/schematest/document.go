@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package schematest keeps documentation pages equal to the code that they show: the
-// tables of options, and examples.
+// Package schematest tests that documentation pages agree with the code: their tables of options, and the source files
+// that they show.
 package schematest
 
 import (
@@ -20,29 +20,29 @@ import (
 
 var update = flag.Bool("update", false, "write the option tables into the documentation")
 
-// Document fails the test if a page does not have these tables of options (Doc of a schema),
-// each after a comment with its name:
+// Document fails the test if a page does not contain these tables of options. The key of a table is its name, which is
+// in a comment before the table, and the rows are from Doc of a schema:
 //
 //	<!-- plugin options -->
 //	<!-- end -->
 //
-// With go test -update it writes them.
+// With go test -update, Document writes the tables into the page.
 func Document(t testing.TB, page string, tables map[string][]schema.Row) {
 	t.Helper()
 	replace(t, page, func(have []byte) ([]byte, error) { return fill(have, tables) })
 }
 
-// Own returns the options of a plugin without the shared ones, which are on another page.
+// Own returns the options in all that are not in shared: another page documents the shared options.
 func Own(all, shared []schema.Row) []schema.Row {
 	return slices.DeleteFunc(all, func(r schema.Row) bool { return slices.Contains(shared, r) })
 }
 
-// Source fails the test if a page does not show a source file, without its licence header, in a block after a
-// comment with the file's path in the repository:
+// Source fails the test if a page does not show a source file, without its licence header. The page shows the file in a
+// code block after a comment with name, the file's path in the repository:
 //
 //	<!-- source: internal/core/driver/example_test.go -->
 //
-// With go test -update it writes the block. file is the path for this test.
+// With go test -update, Source writes the block. file is the path from which the test can read the file.
 func Source(t testing.TB, page, name, file string) {
 	t.Helper()
 	source, err := os.ReadFile(file)
@@ -73,7 +73,7 @@ func replace(t testing.TB, page string, make func([]byte) ([]byte, error)) {
 	}
 }
 
-// show replaces the block of a source file.
+// show returns the page with this source in the code block after the comment with this name.
 func show(page []byte, name string, source []byte) ([]byte, error) {
 	comment := "<!-- source: " + name + " -->\n"
 	block := regexp.MustCompile(`(?s)` + regexp.QuoteMeta(comment) + "```go\n.*?```\n")
@@ -83,7 +83,7 @@ func show(page []byte, name string, source []byte) ([]byte, error) {
 	return block.ReplaceAllLiteral(page, slices.Concat([]byte(comment+"```go\n"), source, []byte("```\n"))), nil
 }
 
-// fill replaces the text between the comments.
+// fill returns the page with these tables, each between the comment with its name and the comment "end".
 func fill(page []byte, tables map[string][]schema.Row) ([]byte, error) {
 	for _, name := range slices.Sorted(maps.Keys(tables)) {
 		between := regexp.MustCompile(`(?s)(<!-- ` + regexp.QuoteMeta(name) + ` -->\n).*?(<!-- end -->)`)
