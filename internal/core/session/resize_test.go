@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Without bounds, 65537 rows would become 1, and -1 would become 65535.
+// A client may send any size. Without limits, 65537 rows would become 1, and -1 would become 65535.
 func TestStreams_LimitTheWindowSize(t *testing.T) {
 	term, err := openStreams(&drivers.ExecOptions{Tty: true})
 	must.NoError(t, err)

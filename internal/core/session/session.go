@@ -26,14 +26,14 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
-// errLost means that the supervisor was replaced while a command ran in a task. Commands end with
-// the connection to the supervisor; tasks keep running.
+// errLost means that the connection to the supervisor was lost, because the supervisor was replaced. This ends the
+// commands that run in tasks, but not the tasks.
 var errLost = errors.New("command was ended: the supervisor was restarted")
 
-// Run runs a command in a task, and returns its exit when all output is written. When ctx ends, the
-// command is killed and Run returns, even if the command's start hangs. The error is
-// supervisor.ErrEnded if the task has ended. Streams may be nil; Stdout and Stderr may be the same,
-// and then only one goroutine writes at a time. Run closes each stream at its end.
+// Run runs a command in a task, and returns how it ended once all its output is written. When ctx ends, Run kills the
+// command and returns, even if the command's start hangs. The error is supervisor.ErrEnded if the task has ended.
+// Streams of o may be nil. Stdout and Stderr may be the same stream, to which only one goroutine then writes. Run
+// closes each stream when it ends.
 func Run(ctx context.Context, client *supervisor.Client, id string, o *drivers.ExecOptions) (*task.Exit, error) {
 	s, err := openStreams(o)
 	if err != nil {
@@ -65,8 +65,8 @@ func Run(ctx context.Context, client *supervisor.Client, id string, o *drivers.E
 	return e, err
 }
 
-// start starts the command, and closes stdio. If ctx ends before the command has started, start returns the error of
-// ctx, and the command is killed later: the call to the supervisor has its own deadline.
+// start starts the command, and closes stdio. If ctx ends first, start returns its error, although the call to the
+// supervisor continues until the call's own deadline. If that call starts the command after all, the command is killed.
 func start(
 	ctx context.Context, client *supervisor.Client, id string, spec *supervisor.ExecSpec, stdio [3]*os.File,
 ) (<-chan *task.Exit, error) {
@@ -95,15 +95,15 @@ func start(
 	}
 }
 
-// waitForOutput waits until all output of an ended command is read. A background process of the
-// command may keep the pipes open indefinitely: then the output is complete when the pipes are
-// empty. (If the client's connection or the machine is slow, the pipes are read late.)
+// waitForOutput waits until all output of an ended command has been read. A background process of the command may keep
+// the pipes open indefinitely, so waitForOutput also returns when the pipes are empty. They may not be empty yet if the
+// client's connection or the machine is slow.
 func waitForOutput(ctx context.Context, read <-chan struct{}, pipes ...*os.File) {
-	for range 600 { // at most a minute, if a background process writes continuously
+	for range 600 { // at most a minute, since a background process may write continuously
 		select {
 		case <-read:
 			return
-		case <-ctx.Done(): // the client is gone
+		case <-ctx.Done(): // the client has disconnected
 			return
 		case <-time.After(100 * time.Millisecond):
 		}
@@ -125,7 +125,7 @@ func empty(pipe *os.File) bool {
 // streams contains both sides of a command's standard streams.
 type streams struct {
 	theirs                [3]*os.File
-	stdin, stdout, stderr *os.File // ours, nil for the null device; stderr is also nil if stdout includes it
+	stdin, stdout, stderr *os.File // our sides, nil for the null device; stderr is also nil if stdout includes it
 	tty                   bool
 }
 
@@ -162,8 +162,8 @@ func openStreams(o *drivers.ExecOptions) (*streams, error) {
 	return s, nil
 }
 
-// connect copies between our side of the streams and the client until the streams are closed. read
-// is closed when all output has been read.
+// connect starts goroutines that copy between our sides of the streams and the client's streams. read is closed when
+// all output has been read.
 func (s *streams) connect(ctx context.Context, o *drivers.ExecOptions) (read <-chan struct{}) {
 	if o.Stdin != nil {
 		go s.input(o.Stdin)
@@ -173,7 +173,7 @@ func (s *streams) connect(ctx context.Context, o *drivers.ExecOptions) (read <-c
 	for pipe, to := range map[*os.File]io.WriteCloser{s.stdout: o.Stdout, s.stderr: o.Stderr} {
 		if pipe != nil && to != nil {
 			reading.Go(func() {
-				_, _ = io.Copy(to, pipe) // EIO is the end of a terminal
+				_, _ = io.Copy(to, pipe) // a terminal ends with EIO
 				_ = to.Close()
 			})
 		}
@@ -207,14 +207,14 @@ func (s *streams) input(from io.ReadCloser) {
 		return
 	}
 	if s.tty {
-		_, _ = s.stdin.Write([]byte{4}) // VEOF of termios(3): closing the master would hang up the terminal
+		_, _ = s.stdin.Write([]byte{4}) // Ctrl-D (VEOF, termios(3)): closing the master would hang up the terminal
 	} else {
 		s.stdin.Close()
 	}
 }
 
-// resize does not use pty.Setsize, which calls Fd(): this makes the file blocking, and races with
-// Close, after which another session may have the same descriptor number.
+// resize sets the size of the terminal. It does not use pty.Setsize, which calls Fd: Fd makes the file blocking, and
+// after a concurrent Close, another session's terminal may have the same descriptor number.
 func (s *streams) resize(size drivers.TerminalSize) {
 	if !s.tty {
 		return

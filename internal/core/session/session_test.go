@@ -16,7 +16,7 @@ import (
 func TestWaitForOutput_WaitsForALateReader(t *testing.T) {
 	r, w, err := os.Pipe()
 	must.NoError(t, err)
-	defer w.Close() // kept open, as by a background process
+	defer w.Close() // w stays open, as if a background process held it
 	want := bytes.Repeat([]byte("x"), 60_000)
 	_, err = w.Write(want)
 	must.NoError(t, err)
