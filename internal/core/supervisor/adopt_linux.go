@@ -17,17 +17,17 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// adopters bounds concurrent adoptions. Each one may have to wait for a disk, or for a launcher to die.
+// adopters is how many tasks are taken over at the same time. Each one may have to wait for a disk.
 const adopters = 8
 
-// register adds every task on disk to s.processes, so that calls for a task wait for its adoption. The caller must
-// pass the result to adoptAll.
+// register adds every task on disk to s.processes, in phase found. A request for one of these tasks then waits until it
+// has been taken over. Pass the result to adoptAll.
 func (s *server) register() ([]*process, error) {
 	states, err := s.store.List()
 	if err != nil {
 		return nil, err
 	}
-	s.launches.RLock() // adoptAll releases it; until then, an upgrade waits
+	s.launches.RLock() // adoptAll unlocks it; until then, an upgrade waits
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	records, _ := os.ReadDir(s.store.Retired())
@@ -45,8 +45,8 @@ func (s *server) register() ([]*process, error) {
 	return found, nil
 }
 
-// adoptAll takes over every task on disk, after a supervisor was killed or has replaced its own binary. Clients are
-// served at the same time.
+// adoptAll takes over the tasks that register has found, while clients are already served. They were started by a
+// supervisor that was killed, or by this process before it replaced its own binary.
 func (s *server) adoptAll(found []*process) {
 	defer s.launches.RUnlock()
 	next := make(chan *process)
@@ -65,7 +65,7 @@ func (s *server) adoptAll(found []*process) {
 	all.Wait()
 }
 
-// foundTask returns a process in phase found: takeOver has yet to examine it, and only its saved state is known.
+// foundTask returns a process in phase found: until takeOver examines it, only its saved state is known.
 func foundTask(st *task.State) *process {
 	p := newTask(st)
 	p.phase, p.state = found, st
@@ -73,15 +73,15 @@ func foundTask(st *task.State) *process {
 	return p
 }
 
-// adopt returns the status of a task. It registers an unknown task from the state that its driver sent. files may
-// contain a pidfd that the driver held, which provides an exit that no supervisor observed.
+// adopt returns the status of a task. If the task is unknown, adopt takes it over with the state that the driver sent.
+// files may contain the driver's pidfd, which has the exit status even if no supervisor ran when the task ended.
 func (s *server) adopt(st *task.State, files []*os.File) (*Status, error) {
 	if st == nil || st.ID == "" {
 		return nil, errors.New("a request to adopt has no state")
 	}
 	own := foundTask(st)
 	p, _ := s.enter(own)
-	if p == nil && s.knownUnderAnotherID(own) { // the task was taken up under an id that this client does not know yet
+	if p == nil && s.knownUnderAnotherID(own) { // takeUp has given the task an id that this client does not know yet
 		s.mu.Lock()
 		delete(s.processes, st.ID)
 		s.mu.Unlock()
@@ -104,8 +104,8 @@ func (s *server) adopt(st *task.State, files []*os.File) (*Status, error) {
 	return s.statusOf(p)
 }
 
-// settle records the exit of a task that ended before its adoption: as the driver's pidfd in files reports it, or as
-// lost if files is empty or the host has restarted.
+// settle records the exit of a task in phase gone. It reads the exit from the driver's pidfd in files. If files is
+// empty, or if the host has restarted since the task ran, the exit is lost.
 func (s *server) settle(p *process, files []*os.File) {
 	p.settling.Lock()
 	defer p.settling.Unlock()
@@ -121,14 +121,14 @@ func (s *server) settle(p *process, files []*os.File) {
 	s.finish(p, e)
 }
 
-// takeOver determines whether a process on disk is running, has ended, or is gone without a record of its exit. If
+// takeOver examines a task in phase found: it may be running, have ended, or be gone without a record of its exit. If
 // the task's program never ran, takeOver returns false and removes the task in the background.
 func (s *server) takeOver(p *process) bool {
 	st := p.state
 	begun := sync.OnceFunc(func() { close(p.begun) })
 	defer func() { begun() }()
 	if e := s.store.LoadExit(st.ID); e != nil {
-		if isChild(p.identity) { // the exit was recorded, but the process was not reaped before the upgrade
+		if isChild(p.identity) { // the exit was recorded before an upgrade, but the process was not reaped
 			_, _ = unix.Wait4(p.identity.PID, nil, unix.WNOHANG, nil)
 		}
 		s.mu.Lock()
@@ -136,7 +136,7 @@ func (s *server) takeOver(p *process) bool {
 		p.exit, p.state = e, nil
 		p.advance(ended)
 		_, err := os.Lstat(s.store.FIFO(st.ID, collector.Streams[0]))
-		if err == nil && p.output.collected() { // a collector may still have the rest of the task's output
+		if err == nil && p.output.collected() { // the FIFO still exists: the collector may not have written all output
 			s.collector.Keep(collector.SpecOf(st))
 		}
 		close(p.output.opened)
@@ -166,7 +166,7 @@ func (s *server) takeOver(p *process) bool {
 	}
 	p.child = isChild(p.identity)
 	p.pidfd = fd
-	if st.Mounts != nil && *st.Mounts != s.mounts { // open the namespace with the task in it; mountsOf reports a failure
+	if st.Mounts != nil && *st.Mounts != s.mounts { // before the task can leave it; if this fails, mountsOf tries again
 		s.mu.Lock()
 		p.mounts, _ = openMounts(p.identity, st.Mounts)
 		s.mu.Unlock()
@@ -185,12 +185,12 @@ func isChild(id task.Identity) bool {
 	return err == nil && st.Start == id.Start && id.BootID == task.BootID() && st.Parent == os.Getpid()
 }
 
-// neverRan reports whether a process never executed the task's program: it is, or was, a launcher whose supervisor
-// was killed. It kills a process that is still a launcher. Without a record, the program counts as executed.
+// neverRan reports whether a process never executed the task's program: the supervisor was killed during the launch. It
+// kills a process that is still a launcher. If the launcher's record of its progress is missing, it returns false.
 func neverRan(record string, pidfd int) bool {
 	progress := task.ReadProgress(record)
 	if progress == task.ProgressLaunching && pidfd >= 0 {
-		// a stopped process may finish an execve, but not run the program's first instruction: the next read is final
+		// a stopped process may complete an execve, but runs no instruction of the program: the second read is final
 		_ = unix.PidfdSendSignal(pidfd, unix.SIGSTOP, nil, 0)
 		if progress = task.ReadProgress(record); progress == task.ProgressLaunching {
 			_ = unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0)
@@ -207,8 +207,8 @@ func runs(id task.Identity) bool {
 	return err == nil && id.Alive() && !st.Zombie
 }
 
-// processEnded is called when a pidfd reports that a process is dead. It determines how the process ended. This may
-// take a while for a process that is not our child, or that a debugger traces.
+// processEnded is called when a pidfd reports the end of its process. It finds out how the process ended, and calls
+// finish. If the process is not our child, or if a debugger traces it, this may take a while.
 func (s *server) processEnded(p *process) {
 	var e *task.Exit
 	if p.child {
@@ -223,15 +223,15 @@ func (s *server) processEnded(p *process) {
 	s.finish(p, e)
 }
 
-// finish waits until the output that was written before the exit is in the log files. It then completes the exit,
-// saves it and sends it to the clients. The process is reaped only after the exit is on disk: if this supervisor is
-// killed before that, the kernel still has the exit.
+// finish waits until a process's output is in the log files. It then completes the exit, saves it and sends it to the
+// clients. It reaps the process only when the exit is on disk, so that the kernel still has the exit status if this
+// supervisor is killed before that.
 func (s *server) finish(p *process, e *task.Exit) {
 	if e.At.IsZero() {
 		e.At = time.Now()
 	}
 	if p.task == nil {
-		p.naming.Lock() // held until the clients have the exit
+		p.naming.Lock() // the id must not change until the clients have the exit
 		defer p.naming.Unlock()
 		s.drainOutput(p)
 		if kills, err := p.group.OOMKills(); err == nil && kills > p.oomKills {
@@ -253,7 +253,7 @@ func (s *server) finish(p *process, e *task.Exit) {
 }
 
 // saveLater retries saving an exit until it is on disk or the task is destroyed. Until then, this supervisor does not
-// end, and the process stays a zombie, so that its driver's pidfd provides the exit to a later supervisor.
+// end, and the process stays a zombie: if the supervisor is killed, the next one gets the exit from the driver's pidfd.
 func (s *server) saveLater(p *process, e *task.Exit) {
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		time.Sleep(wait)
@@ -271,7 +271,7 @@ func (s *server) saveLater(p *process, e *task.Exit) {
 	s.busySince = time.Now()
 }
 
-// saveExit saves an exit, unless the task was destroyed: that would recreate its directory. The caller holds p.naming.
+// saveExit saves an exit, unless the task was destroyed and its directory removed. The caller holds p.naming.
 func (s *server) saveExit(p *process, e *task.Exit) error {
 	if s.phaseOf(p) == destroyed {
 		return nil
@@ -285,7 +285,7 @@ func (s *server) reap(p *process) {
 	if p.pidfd >= 0 {
 		if p.child {
 			if pid, err := unix.Wait4(p.identity.PID, nil, unix.WNOHANG, nil); err == nil && pid == 0 {
-				go unix.Wait4(p.identity.PID, nil, 0, nil) // blocks until the debugger detaches
+				go unix.Wait4(p.identity.PID, nil, 0, nil) // returns when the debugger detaches
 			}
 		}
 		unix.Close(p.pidfd)

@@ -38,14 +38,15 @@ type Config struct {
 	// Log receives messages for the operator.
 	Log func(format string, args ...any)
 
-	helloTime time.Duration // shorter in tests
+	helloTime time.Duration // how long a hello may take: the constant helloTime, or less in tests
 }
 
 // Client is the plugin's side of the protocol. It is safe for concurrent use. It starts a supervisor when one is
-// needed, and replaces one that was killed. Calls in progress are repeated, so that callers notice no replacement.
+// needed, and replaces one that was killed or does not answer. It repeats the calls in progress, except Exec, so that
+// callers do not notice the replacement. No call takes longer than its deadline.
 //
-// For each running task, a Client holds a pidfd, which preserves the exit status while no supervisor runs. A
-// supervisor that does not answer is killed, and another one adopts its tasks: no call takes longer than its deadline.
+// For each running task, a Client holds a pidfd, which keeps the exit status while no supervisor runs. The next
+// supervisor adopts the tasks.
 type Client struct {
 	cfg    Config
 	ctx    context.Context
@@ -53,13 +54,13 @@ type Client struct {
 
 	wire *wire.Client[reply]
 
-	leafing sync.Mutex // held while the leaf is created and entered, and while it is removed
+	leafing sync.Mutex // held while a supervisor is put in Leaf, and while Leaf is removed
 
 	mu       sync.Mutex
-	settled  bool   // a supervisor had this process's build and surroundings
-	other    *hello // the hello of the last supervisor that did not take these over
-	moved    string // how the previous supervisor was replaced, for the log
-	killed   int    // pid of a supervisor that was killed because it can't take the surroundings over
+	settled  bool   // true once a supervisor had this process's build and surroundings
+	other    *hello // the last supervisor that did not take over this build or surroundings
+	moved    string // a message for the log: how the previous supervisor was replaced
+	killed   int    // pid of a supervisor that was killed since it can't take over the surroundings
 	holds    map[string]*hold
 	sessions map[string]chan *task.Exit // exec sessions, which end with the connection
 }
@@ -84,7 +85,7 @@ func NewClient(cfg Config) *Client {
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.wire = &wire.Client[reply]{
 		Dial: c.dial, Opened: c.handOver, Lost: c.lost, Event: c.received, Needed: c.needed, Log: cfg.Log,
-		WriteTime: 2 * helloTime, // for a supervisor that does not read; tend acts earlier
+		WriteTime: 2 * helloTime, // in case a supervisor does not read; tend usually replaces it earlier
 	}
 	return c
 }
@@ -132,8 +133,8 @@ func (c *Client) Launch(ctx context.Context, st *task.State) (*task.State, error
 	return r.Stat.State, nil
 }
 
-// Adopt hands over to the supervisor a task that an earlier plugin process started. st is the state that Nomad saved;
-// the supervisor uses it if the state on disk is lost.
+// Adopt hands a task of an earlier plugin process over to the supervisor, and returns the task's status. st is the
+// state that Nomad saved. The supervisor uses it if the state on disk is lost.
 func (c *Client) Adopt(ctx context.Context, st *task.State) (*Status, error) {
 	c.mu.Lock()
 	h := c.holds[st.ID]
@@ -154,8 +155,8 @@ func (c *Client) Adopt(ctx context.Context, st *task.State) (*Status, error) {
 	return status, err
 }
 
-// Exited returns a channel that is closed when the task has ended, after OnExit has returned. It works for launched and
-// adopted tasks, until Forget.
+// Exited returns a channel that is closed when the task has ended and OnExit has returned. Call it after Launch or
+// Adopt and before Forget.
 func (c *Client) Exited(id string) (<-chan struct{}, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -227,7 +228,7 @@ func (c *Client) Forget(id string) {
 	}
 }
 
-// call makes a call that is safe to repeat.
+// call sends a request, and repeats it if the connection is lost. The request must be safe to repeat.
 func (c *Client) call(ctx context.Context, req *request) (r *reply, err error) {
 	err = c.wire.Repeat(ctx, func(conn *connection) error {
 		r, err = roundTrip(ctx, conn, req)
@@ -236,8 +237,8 @@ func (c *Client) call(ctx context.Context, req *request) (r *reply, err error) {
 	return r, err
 }
 
-// open opens a pidfd of the task, in case the supervisor is lost. A process that is already gone needs no
-// pidfd: the supervisor has its exit.
+// open opens a pidfd of the task's process, which keeps the exit status if the supervisor is killed. If the process is
+// already gone, no pidfd is needed, because the supervisor has the exit.
 func (h *hold) open() {
 	if h.exit != nil || h.pidfd != nil || h.state.Identity.PID == 0 {
 		return
@@ -261,7 +262,7 @@ func (c *Client) ended(id string, e *task.Exit) {
 	if h := c.holds[id]; h != nil && h.exit == nil {
 		h.exit = e
 		h.release()
-		// OnExit before done is closed: a caller that waits for done may forget the task immediately
+		// call OnExit before done is closed, because a caller that waits for done may then forget the task
 		c.mu.Unlock()
 		c.cfg.OnExit(id, e)
 		c.mu.Lock()
@@ -274,7 +275,8 @@ func (c *Client) ended(id string, e *task.Exit) {
 	}
 }
 
-// adoptOver hands over a task with its pidfd, which provides an exit that the supervisor missed.
+// adoptOver hands a task and its pidfd over a connection to the supervisor. The pidfd has the exit status if no
+// supervisor was running when the task ended.
 func (c *Client) adoptOver(ctx context.Context, conn *connection, h *hold) (*Status, error) {
 	var files []*os.File
 	c.mu.Lock()

@@ -17,15 +17,15 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
-// helloTime is how long a supervisor may take to answer a hello. The answer waits for nothing, so a supervisor that
-// takes longer is killed and replaced.
+// helloTime is how long a supervisor may take to answer a hello request. The answer waits for nothing, so a supervisor
+// that takes longer hangs. The client kills and replaces it.
 const helloTime = 10 * time.Second
 
-// helloEvery is the interval between hellos while tasks run or a call is in progress.
+// helloEvery is the interval between hello requests while tasks run or a call is in progress.
 const helloEvery = time.Second
 
-// deadlines limit each kind of call. They exceed the supervisor's own limits: a supervisor that answers hello but not
-// the call has a bug, and the caller gets an error.
+// deadlines has the time limit for each kind of request. The limits are longer than the supervisor's own. If a
+// supervisor answers hello but not another request, it has a bug, and the caller gets an error.
 var deadlines = map[string]time.Duration{
 	opHello:   helloTime,
 	opLaunch:  startTimeout + openTime + 30*time.Second,
@@ -54,9 +54,9 @@ func roundTrip(ctx context.Context, conn *connection, req *request, files ...*os
 	return &r.Body, r.Body.Error.err()
 }
 
-// tend monitors a connection for as long as it lasts. It sends hellos while tasks run or a call is in progress, and
-// kills a supervisor that does not answer. It counts time in ticks, not by the clock, which would also count time when
-// this process was stopped. When no task is left, tend closes the connection, so that the supervisor can end.
+// tend watches a connection until it ends. While tasks run or a call is in progress, tend sends hello requests, and
+// replaces a supervisor that does not answer. It counts its own ticks as time, because a clock also counts the time for
+// which this process is stopped. When no task is left, tend closes the connection, so that the supervisor can end.
 func (c *Client) tend(conn *connection) {
 	look := min(100*time.Millisecond, c.cfg.Idle/2)
 	tick := time.NewTicker(look)
@@ -71,7 +71,7 @@ func (c *Client) tend(conn *connection) {
 		if inUse || now != received {
 			used = time.Now()
 		} else if time.Since(used) > c.cfg.Idle {
-			conn.Close() // if a task was started since, the client reconnects immediately
+			conn.Close() // if a task has been started just now, the client reconnects
 			return
 		}
 		if now != received || !needed {
@@ -87,7 +87,7 @@ func (c *Client) tend(conn *connection) {
 			return
 		}
 	}
-	conn.Close() // the connection may have been opened after Client.Close
+	conn.Close() // Client.Close does not close a connection that is opened later
 }
 
 // replace kills the supervisor of a connection. The next call starts another.
@@ -97,7 +97,7 @@ func (c *Client) replace(conn *connection) {
 		c.cfg.Log("failed to kill the supervisor: %v", err)
 	}
 	if process != nil {
-		// the supervisor's death releases its lock; only a hang of the store, its only files, can delay the death
+		// wait until the dead supervisor's lock is released; only a hang of its store, its only files, can delay that
 		task.Dead(int(process.Fd()), helloTime)
 		process.Close()
 	}
@@ -114,7 +114,7 @@ func (c *Client) received(r reply) {
 	}
 }
 
-// lost ends the sessions, which died with the connection.
+// lost closes the channels of the exec sessions, which have ended with the connection.
 func (c *Client) lost() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -151,8 +151,8 @@ const handOverTime = time.Second
 // handOverLimit bounds how many tasks are handed over concurrently.
 const handOverLimit = 16
 
-// handOver hands all running tasks to the supervisor of a new connection. If a file system hangs, handOver returns
-// after handOverTime. This is enough: the supervisor registers a task long before it answers.
+// handOver hands all running tasks to the supervisor of a new connection. It waits at most handOverTime for the
+// answers, because a file system may hang. By then, the supervisor has registered the tasks, long before it answers.
 func (c *Client) handOver(conn *connection) {
 	go c.tend(conn)
 	var all sync.WaitGroup
@@ -200,8 +200,8 @@ func (c *Client) handOverTask(conn *connection, h *hold, places semaphore) {
 	}
 }
 
-// dialOwn connects to the supervisor of a store. It ensures that only root and this user can create the socket, and
-// that one of the two is at the other end: a launch request contains the secrets of a task.
+// dialOwn connects to the supervisor of a store. A launch request contains the secrets of a task, so dialOwn ensures
+// that only root and this user can create the socket, and that one of the two is at the other end.
 func dialOwn(store task.Store) (*wire.Transport, error) {
 	if err := owndir.Check(store.Dir); err != nil {
 		return nil, err
@@ -209,7 +209,7 @@ func dialOwn(store task.Store) (*wire.Transport, error) {
 	return wire.Dial(store.Socket())
 }
 
-// dialTime bounds the attempts to reach a supervisor. Each attempt may find a supervisor that is about to end.
+// dialTime is how long dial keeps trying to reach a supervisor. An attempt fails if that supervisor is about to end.
 const dialTime = 30 * time.Second
 
 // dial connects to the supervisor, and starts or upgrades it if necessary.
@@ -234,7 +234,7 @@ func (c *Client) dial(ctx context.Context) (*connection, error) {
 		cancel()
 		if err != nil || r.Hello == nil {
 			last = errors.Join(errors.New("supervisor did not answer hello"), err)
-			// ErrLost: the supervisor was about to end. Otherwise it hangs, or its protocol (before 3) has another hello.
+			// ErrLost: the supervisor was about to end. Otherwise it hangs, or has a protocol before 3 (another hello).
 			if !errors.Is(err, wire.ErrLost) && ctx.Err() == nil {
 				c.replace(conn)
 			}

@@ -14,10 +14,10 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// An exit status has two sources: waitid(2), for the parent; and, on Linux 6.15 and later, a pidfd that was opened
-// before the process was reaped (PIDFD_GET_INFO with PIDFD_INFO_EXIT, include/uapi/linux/pidfd.h). If neither has it,
-// the exit is lost; it is never guessed. (A zombie's /proc/<pid>/stat is not a source: on Linux 6.1, of 100 tasks
-// that an init reaped immediately, none was ever visible there.)
+// The parent of a process gets its exit status from waitid(2). On Linux 6.15 and later, any process gets it from a
+// pidfd that was opened before the process was reaped (PIDFD_GET_INFO with PIDFD_INFO_EXIT,
+// include/uapi/linux/pidfd.h). If neither has it, the exit is lost; it is never guessed. (A zombie's /proc/<pid>/stat
+// is not a source: on Linux 6.1, of 100 tasks that an init reaped immediately, none was ever visible there.)
 
 // childInfo is siginfo_t of waitid(2), on 64-bit machines.
 type childInfo struct {
@@ -30,8 +30,8 @@ type childInfo struct {
 
 const codeExited = 1 // CLD_EXITED: Status is a code, not a signal
 
-// childExit returns how a dead child ended, and does not reap it. It returns nil if the process is not a child. A
-// debugger that traces the child is notified first: childExit blocks until the debugger has waited for it or has ended.
+// childExit returns how a dead child ended, and does not reap it. It returns nil if the process is not a child. If a
+// debugger traces the child, childExit first blocks until the debugger has waited for the child or has ended.
 func childExit(pid int) *task.Exit {
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
 		var info childInfo
@@ -50,8 +50,8 @@ func childExit(pid int) *task.Exit {
 	}
 }
 
-// observeExit returns how a process that is not our child ended. It blocks until the pidfd has the exit status, for
-// at most 10 s, since an init may be slow to reap.
+// observeExit returns how a process that is not our child ended. The exit status is in the pidfd only after the parent
+// has reaped the process. observeExit waits at most 10 s for that, since an init may be slow.
 func observeExit(pidfd int) *task.Exit {
 	return witness{
 		status: func() (unix.WaitStatus, bool) { return pidfdExit(pidfd) },
@@ -67,7 +67,7 @@ type witness struct {
 
 func (w witness) exit(deadline time.Time) *task.Exit {
 	for wait := 50 * time.Microsecond; ; wait = min(2*wait, 5*time.Millisecond) {
-		reaped := w.reaped() // read first: the exit status becomes available before the pidfd hangs up
+		reaped := w.reaped() // read first: once the pidfd has hung up, the exit status is available, or never will be
 		ws, ok := w.status()
 		if ok {
 			return exitOf(ws)
@@ -118,7 +118,7 @@ func pidfdExit(pidfd int) (unix.WaitStatus, bool) {
 	return unix.WaitStatus(info.ExitCode), errno == 0 && info.Mask&pidfdInfoExit != 0
 }
 
-// reaped reports whether the process has been reaped. Its pidfd has then hung up (POLLHUP).
+// reaped reports whether the process of a pidfd has been reaped: the pidfd has then hung up (POLLHUP).
 func reaped(pidfd int) bool {
 	p := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
 	_, err := unix.Poll(p, 0)
@@ -134,7 +134,7 @@ func reaped(pidfd int) bool {
 func SupportsPidfdExit() bool {
 	pidfd := -1
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Args = []string{argv0, roleNoFile} // exits immediately
+	cmd.Args = []string{argv0, roleNoFile} // a role that exits immediately
 	cmd.SysProcAttr = &syscall.SysProcAttr{PidFD: &pidfd}
 	err := cmd.Start()
 	if err != nil {

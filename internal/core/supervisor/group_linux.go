@@ -12,12 +12,12 @@ import (
 // Without cgroups, a task consists of the process groups that its main process and its exec sessions lead, as with
 // raw_exec. A process that leaves its group can't be found again.
 
-// wholeGroup is PIDFD_SIGNAL_PROCESS_GROUP of pidfd_send_signal(2), Linux 6.9: the process group that the process
-// leads, or led before it was reaped.
+// wholeGroup is PIDFD_SIGNAL_PROCESS_GROUP of pidfd_send_signal(2), Linux 6.9. The signal then goes to the process
+// group that the process leads, even if the process has been reaped.
 const wholeGroup = 1 << 2
 
-// signalGroup sends a signal to the process group that p leads, and never to a later group with the same id. The
-// caller holds the server's mu, so that this process does not reap p.
+// signalGroup sends a signal to the process group that p leads, and never to a later group with the same id. The caller
+// holds the server's mu, without which this process could reap p and so free the id.
 func (p *process) signalGroup(sig unix.Signal) error {
 	if p.pidfd < 0 {
 		return unix.ESRCH

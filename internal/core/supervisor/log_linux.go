@@ -10,13 +10,13 @@ import (
 	"os"
 )
 
-// logSize bounds the sizes of the log file and of the older log file.
+// logSize is the maximum size in bytes of the log file, and of the older log file.
 const logSize = 128 << 10
 
-// oldLog returns the path of the older log file.
+// oldLog returns the path of the older log file, which gets the content of a full log file.
 func oldLog(path string) string { return path + ".1" }
 
-// logFile is a file that is open for appending. Lines are queued, and dropped if the queue is full, so that a disk
+// logFile is the supervisor's log file. Write only queues a line, and drops it if the queue is full, so that a disk
 // that hangs blocks no caller.
 type logFile struct {
 	*os.File
@@ -43,8 +43,8 @@ func (l *logFile) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// writeLine appends a line. If the file is full, it first moves the content to the older file. On a full disk, the
-// content is lost.
+// writeLine appends a line. It first moves the content of a full log file to the older log file. If the disk is full,
+// that content is lost.
 func (l *logFile) writeLine(line []byte) {
 	size, err := l.Seek(0, io.SeekEnd)
 	if err == nil && size+int64(len(line)) > logSize {

@@ -12,7 +12,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// loop is the epoll(7) loop that watches every process. It needs one descriptor per task and accesses no file.
+// loop watches every process with epoll(7). It needs one descriptor per process, the pidfd, and accesses no file.
 type loop struct {
 	server *server
 	ep     int
@@ -27,7 +27,7 @@ func newLoop(s *server) (*loop, error) {
 }
 
 // addProcess watches a process until its end. If the kernel refuses another epoll entry (ENOMEM, or ENOSPC because of
-// fs.epoll.max_user_watches), it asks for the process's end once per watchTime.
+// fs.epoll.max_user_watches), a goroutine checks every watchTime whether the process has ended.
 func (l *loop) addProcess(p *process) {
 	fd := p.pidfd
 	l.mu.Lock()

@@ -29,7 +29,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
-// argv0 is the supervisor's name in ps. A plugin binary that is started with this name runs a role, not the plugin.
+// argv0 is the first argument of a supervisor, and its name in ps. A plugin binary that is started with this first
+// argument runs a role, not the plugin.
 const argv0 = "outrider-supervisor"
 
 const (
@@ -49,10 +50,10 @@ type options struct {
 	Idle  time.Duration `json:"idle"`  // how long it runs without tasks and clients, in ns
 	Leaf  cgroup.Group  `json:"leaf"`  // the cgroup that the supervisor was put in
 
-	// Surroundings are those that the supervisor was started with, nil if a version without this field started it.
+	// Surroundings are the ones that the supervisor was started with; nil if an older version started it.
 	Surroundings *surroundings `json:"surroundings,omitempty"`
 
-	// set for an upgrade in place: the descriptors that were kept across execve(2)
+	// set only for an upgrade in place: descriptors that stay open across execve(2)
 	Listener int `json:"listener,omitempty"`
 	Lock     int `json:"lock,omitempty"`
 }
@@ -62,7 +63,7 @@ type options struct {
 const readyFD = 3
 
 // Main runs the role that the arguments name, and then exits the process. If they name no role, Main returns
-// immediately. A plugin's main function calls it first.
+// immediately. Call it first in a plugin's main function.
 func Main() {
 	if len(os.Args) < 2 || os.Args[0] != argv0 {
 		return
@@ -85,10 +86,10 @@ func Main() {
 
 func supervise(with string) int {
 	setName("outrider-superv")
-	// signals to the agent's process group must not end this process, but tasks must not inherit ignored signals
+	// signals to the agent's process group must not end this process; if it ignored them, tasks would inherit that
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE, syscall.SIGTERM)
 
-	debug.SetGCPercent(20) // the heap is small, but the garbage adds up: each plugin has its own supervisor
+	debug.SetGCPercent(20) // collect garbage often: each plugin has a supervisor, and the heaps are small
 
 	var o options
 	if err := json.Unmarshal([]byte(with), &o); err != nil {
@@ -122,7 +123,7 @@ func supervise(with string) int {
 		report(err.Error())
 		return 1
 	}
-	s.collector.Find() // a collector from before an upgrade is not an orphan
+	s.collector.Find() // a collector from before an upgrade is now known, so reapOrphans spares it
 	becomeSubreaper()
 	go s.reapOrphans()
 	go wire.Accept(s.listener, s.serve)
@@ -168,7 +169,7 @@ func newServer(o options) (*server, error) {
 	if s.lock, err = lockDir(o.Dir); err != nil {
 		return nil, err
 	}
-	_ = os.Remove(s.store.Socket()) // left by a supervisor that was killed
+	_ = os.Remove(s.store.Socket()) // a supervisor that was killed leaves its socket
 	s.listener, err = net.ListenUnix("unix", &net.UnixAddr{Name: s.store.Socket(), Net: "unix"})
 	return s, err
 }
@@ -179,7 +180,7 @@ func lockDir(dir string) (*os.File, error) {
 	for range 10 {
 		f, err := owndir.Make(dir, 0o700)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // the last holder removed it between two steps of Make
+			continue // the previous supervisor removed the directory between two steps of Make
 		}
 		if err != nil {
 			return nil, fmt.Errorf("the state directory can't be used: %w", err)
@@ -188,7 +189,7 @@ func lockDir(dir string) (*os.File, error) {
 			f.Close()
 			return nil, errBusy
 		}
-		// the last holder may have removed the directory between Make and Flock
+		// the previous supervisor may have removed the directory between Make and Flock
 		here, err1 := os.Stat(dir)
 		mine, err2 := f.Stat()
 		if err1 == nil && err2 == nil && os.SameFile(here, mine) {
@@ -199,14 +200,14 @@ func lockDir(dir string) (*os.File, error) {
 	return nil, fmt.Errorf("failed to lock %s: another process keeps replacing it", dir)
 }
 
-// run returns when the supervisor has been without tasks and clients for a while. Before that, it removes the files
-// and the cgroup that are no longer needed.
+// run watches the processes until the supervisor has been without tasks and clients for a while. It then removes the
+// files and the cgroup that are no longer needed, and returns.
 func (s *server) run() {
 	go s.loop.run()
 	every := min(s.idle/4+time.Millisecond, time.Second)
 	var freed int64
 	for range time.Tick(every) {
-		// after a burst of requests the heap is mostly garbage, and small enough to collect and return at little cost
+		// after a burst of requests the heap is mostly garbage: return the memory; for a small heap, this costs little
 		if last := s.lastRequest.Load(); last != freed && time.Since(time.Unix(0, last)) > every {
 			freed = last
 			debug.FreeOSMemory()
@@ -222,11 +223,11 @@ func (s *server) run() {
 	_ = os.Remove(s.store.Log())
 	_ = os.Remove(oldLog(s.store.Log()))
 	_ = os.RemoveAll(s.store.Retired())
-	// each call succeeds only for an empty directory: exit records that no plugin has read are kept
+	// Remove deletes only empty directories, so exit records that no plugin has read are kept
 	_ = os.Remove(filepath.Join(s.store.Dir, "tasks"))
 	_ = os.Remove(s.store.Dir)
 	_ = os.Remove(filepath.Dir(s.store.Dir))
-	if top := filepath.Dir(filepath.Dir(s.store.Dir)); top == task.DefaultDir { // any other belongs to the operator
+	if top := filepath.Dir(filepath.Dir(s.store.Dir)); top == task.DefaultDir { // not one of the operator's
 		_ = os.Remove(top)
 	}
 	// if this process can't leave its cgroup, the client that started this process removes the cgroup
@@ -235,12 +236,12 @@ func (s *server) run() {
 	}
 }
 
-// leafTime is how long the collector may take to leave the cgroup after this process. On an overloaded machine, the
-// collector may still be running when removeLeaf is called.
+// leafTime is how long removeLeaf waits until the cgroup is empty. On an overloaded machine, the collector may still
+// run in it after this process has left.
 const leafTime = 30 * time.Second
 
-// removeLeaf removes the supervisor's cgroup once it is empty. If another supervisor has started, the cgroup stays for
-// that supervisor.
+// removeLeaf removes the supervisor's cgroup once it is empty. If another supervisor has started in the meantime, the
+// cgroup now belongs to that supervisor and stays.
 func (s *server) removeLeaf() {
 	for end := time.Now().Add(leafTime); s.leaf.Remove() != nil && time.Now().Before(end); {
 		if unix.Access(s.store.Dir, unix.F_OK) == nil {

@@ -16,21 +16,21 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// An exec session is root until it has entered its task's mount namespace. In a namespace that the task itself
-// created, the task may control every file, including the loader of a set-user-ID program. A session therefore enters
-// only the namespace that the task was started in: the one that the launcher created, through the descriptor that the
-// launcher sent, or the one of the agent that requested the task. A supervisor that has lost the descriptor, or has
-// since moved to another agent's namespace, uses the namespace of the task's process only if it is the saved one.
+// An exec session is root until it has entered its task's mount namespace. In a namespace that the task itself created,
+// the task may control every file, including the loader of a set-user-ID program. A session therefore enters only the
+// namespace in which the task was started: the launcher created it and sent its descriptor, or it is that of the agent
+// that requested the task. A supervisor without the descriptor, or in another agent's namespace by now, opens the
+// namespace of the task's process, and uses it only if the task's saved state names it.
 
-// Each error has at most 90 bytes: `nomad alloc exec` loses an error that, together with gRPC's prefix, does not fit
-// into a WebSocket control frame.
+// Keep each error at 90 bytes or less: `nomad alloc exec` loses an error that, together with gRPC's prefix, does not
+// fit into a WebSocket control frame.
 var (
 	errLeftMounts    = errors.New("the task's processes have left its mount namespace: restart the task")
 	errUnknownMounts = errors.New("an earlier version did not save the task's mount namespace: restart the task")
 )
 
-// keepMounts retains the mount namespace that was created for a task. It saves the identity of the namespace before
-// the task's program can create another one.
+// keepMounts keeps the mount namespace that the launcher created for a task. It saves the identity of the namespace in
+// the task's state, before the task's program can create another namespace.
 func (s *server) keepMounts(p *process, st *task.State, ns *os.File) error {
 	m, err := identifyMounts(ns)
 	if err == nil {
@@ -67,7 +67,7 @@ func identifyMounts(ns *os.File) (task.MountNamespace, error) {
 	return m, nil
 }
 
-// mountsOf returns the mount namespace of a task, which the caller closes. saved is the identity in the task's state.
+// mountsOf returns the mount namespace of a task. saved is its identity in the task's state. Close the file after use.
 func (s *server) mountsOf(p *process, saved *task.MountNamespace) (*os.File, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,7 +92,7 @@ func duplicate(fd int, name string) (*os.File, error) {
 	return os.NewFile(uintptr(copied), name), nil
 }
 
-// openMounts opens the mount namespace of a process if it is the saved one.
+// openMounts opens the mount namespace of a process. If it is not the saved one, openMounts returns an error.
 func openMounts(id task.Identity, saved *task.MountNamespace) (*os.File, error) {
 	if saved == nil {
 		return nil, errUnknownMounts
@@ -144,9 +144,9 @@ func checkMounts(ns *os.File, saved task.MountNamespace) error {
 	return nil
 }
 
-// closeMounts closes the descriptor of a task's mount namespace, so that the namespace ends with the processes in it.
-// The kernel then unmounts everything in the namespace, which hangs if one of its file systems does: after unmountTime,
-// closeMounts returns, and a thread waits. ns may be nil. The caller does not hold mu.
+// closeMounts closes the descriptor of a task's mount namespace. The namespace then ends with the last process in it,
+// and the kernel unmounts its file systems. If one of them hangs, closeMounts returns after unmountTime, and a thread
+// is left waiting. ns may be nil. The caller must not hold mu.
 func closeMounts(ns *os.File) {
 	if ns == nil {
 		return

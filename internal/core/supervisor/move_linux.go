@@ -20,18 +20,19 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
-// A running supervisor may be of another version, and may have the surroundings of an earlier agent. It then executes
-// this plugin's binary in place and takes over the plugin's surroundings, which are the current agent's: a plugin
-// does not outlive its agent. If it can't, it is killed, and this process starts another one. The tasks keep running
-// in either case.
+// A running supervisor may be of another version, or have the surroundings of an earlier agent. It then executes this
+// plugin's binary in place, and takes over this plugin's surroundings, which are the current agent's: a plugin does not
+// outlive its agent. A supervisor that can't do so is killed, and this process starts another one. The tasks keep
+// running in either case.
 
-// fits reports whether a supervisor has the surroundings of this process, or this process can't read its own.
+// fits reports whether a supervisor has this process's surroundings. It returns true if they can't be read.
 func (h *hello) fits() bool {
 	own := clientSurroundings()
 	return own == nil || h.Surroundings != nil && *h.Surroundings == *own
 }
 
-// accepts reports whether this supervisor, or an earlier one, had this process's build and surroundings.
+// accepts reports whether the client uses a supervisor as it is. It does if this supervisor, or an earlier one, had
+// this process's build and surroundings.
 func (c *Client) accepts(h *hello) bool {
 	fits := h.Build == buildID() && h.fits()
 	c.mu.Lock()
@@ -55,7 +56,7 @@ func (c *Client) move(ctx context.Context, conn *connection, h *hello) error {
 			h.Surroundings.differences(own)))
 		req.Surroundings = own
 	}
-	c.noteMove(strings.Join(changes, "; ")) // before the connection is lost
+	c.noteMove(strings.Join(changes, "; ")) // before the upgrade ends the connection
 	err := upgradeOver(ctx, conn, req)
 	switch {
 	case err == nil:
@@ -78,7 +79,8 @@ func (c *Client) move(ctx context.Context, conn *connection, h *hello) error {
 	return err
 }
 
-// upgradeOver requests an upgrade, with each binary in turn, and returns nil once an upgrade has ended the connection.
+// upgradeOver requests an upgrade over a connection. It tries each binary until an upgrade ends the connection, and
+// then returns nil.
 func upgradeOver(ctx context.Context, conn *connection, req *request) (err error) {
 	for _, open := range binaries {
 		var binary *os.File
@@ -122,10 +124,10 @@ func (c *Client) reportMove() {
 	}
 }
 
-// refused records that a supervisor could not be moved. settle retries.
+// refused records that a supervisor was not moved. settle tries again to move it.
 func (c *Client) refused(h *hello, why error) {
 	c.cfg.Log("supervisor %d was not upgraded: %v", h.PID, why)
-	fits := h.fits() // with these surroundings, another build is good enough
+	fits := h.fits() // a supervisor of another build is good enough, if it has these surroundings
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.settled = c.settled || fits
@@ -136,7 +138,7 @@ func (c *Client) refused(h *hello, why error) {
 // progress, or the disk may be full.
 const settleTime = startTimeout + openTime + 20*time.Second
 
-// settle returns once the tasks that the supervisor starts get the surroundings of this process.
+// settle waits until the supervisor has this process's surroundings, which the tasks that it starts inherit.
 func (c *Client) settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, settleTime)
 	defer cancel()

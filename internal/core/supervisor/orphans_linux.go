@@ -29,7 +29,7 @@ func (s *server) reapOrphans() {
 	signal.Notify(ended, unix.SIGCHLD)
 	for {
 		found := children()
-		known := s.ownChildren() // read second: a child that was forked since the first read is not in found
+		known := s.ownChildren() // called after children: a child that is forked between the calls is no orphan
 		for _, pid := range found {
 			if !known[pid] {
 				_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)

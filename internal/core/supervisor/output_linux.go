@@ -19,8 +19,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
-// These bound the supervisor's waits for a collector: to open a new task's log files (openTime), at the end of a task,
-// where the collector itself gives up earlier (endTime), and before an event about late collection (lateTime).
+// How long the supervisor waits for the collector: openTime to open a new task's log files, endTime at the end of a
+// task (the collector itself gives up earlier), and lateTime in reportLate.
 const (
 	openTime = 30 * time.Second // an overloaded machine takes 10 s to start a collector
 	endTime  = 15 * time.Second
@@ -31,9 +31,9 @@ const (
 // collector accesses such files.
 type collection struct {
 	task.Output
-	opened chan struct{} // closed when the collector has taken the output, or failed to
+	opened chan struct{} // closed when the collector has taken over the output, or has failed to
 	err    error         // why the collector failed; set before opened is closed
-	from   task.LogPlace // where stderr began; set before opened is closed
+	from   task.LogPlace // the place in the logs where stderr began; set before opened is closed
 	late   bool          // the output was taken after the task had ended, so some may be missing; guarded by mu
 }
 
@@ -45,7 +45,7 @@ func (c *collection) collected() bool {
 func newCollector(s *server) *collector.Client {
 	return collector.NewClient(collector.Config{
 		Store: s.store, Argv0: argv0,
-		Build:   s.build + " in " + s.surroundings.id(), // a new mount namespace needs a new collector, to find log files
+		Build:   s.build + " in " + s.surroundings.id(), // a collector finds log files in its mount namespace only
 		OnEvent: func(e collector.Event) { s.event(e.ID, "%s", e.Message) },
 		Forks:   &s.forks,
 		OnStart: func(pid int) {
@@ -58,8 +58,8 @@ func newCollector(s *server) *collector.Client {
 	})
 }
 
-// withOutput calls do once the collector has taken a task's output, or failed to. It does nothing if the output is
-// not collected.
+// withOutput calls do once the collector has taken over a task's output, or has failed to. It does nothing if the
+// output is not collected.
 func (s *server) withOutput(p *process, do func(ctx context.Context)) {
 	if !p.output.collected() {
 		return
@@ -70,13 +70,12 @@ func (s *server) withOutput(p *process, do func(ctx context.Context)) {
 	do(ctx)
 }
 
-// openOutput creates a new task's standard streams. The collector opens the other ends in the background, and
-// output.opened is closed when it has, or failed to. The caller closes the returned files, which are the task's ends,
-// once the task has them.
+// openOutput creates a new task's output streams, and returns the task's ends. Close these once the task has them. The
+// collector gets the other ends in the background: p.output.opened is closed when it has taken them, or failed to.
 func (s *server) openOutput(p *process, st *task.State) (stdio [3]*os.File, err error) {
 	if !p.output.collected() {
 		close(p.output.opened)
-		return stdio, nil // nil files become /dev/null
+		return stdio, nil // nil files stand for /dev/null
 	}
 	spec := collector.SpecOf(st)
 	if st.Output.Collector == task.CollectorNomad {
@@ -141,8 +140,8 @@ func (s *server) startCollection(p *process, spec collector.Spec, reads ...*os.F
 	return ends, err
 }
 
-// resumeOutput continues the output collection of an earlier supervisor's task. Errors become events: they do not end
-// a running task.
+// resumeOutput continues to collect the output of a task that an earlier supervisor started. An error becomes an event,
+// because it must not end a running task.
 func (s *server) resumeOutput(p *process, st *task.State) {
 	if !p.output.collected() {
 		close(p.output.opened)
@@ -150,7 +149,7 @@ func (s *server) resumeOutput(p *process, st *task.State) {
 	}
 	late := !runs(st.Identity) && st.Output.Collector == task.CollectorDriver
 	spec := collector.SpecOf(st)
-	s.collector.Keep(spec) // before any collector is replaced
+	s.collector.Keep(spec) // first, so that any new collector gets this task
 	go func() {
 		defer close(p.output.opened)
 		ctx, cancel := context.WithTimeout(context.Background(), openTime)
@@ -181,8 +180,8 @@ func (s *server) reportLate(p *process) {
 	}
 }
 
-// drainOutput returns when all output of an ended task is in its log files, so that the last line is written before
-// the exit is reported. It does not wait for a file system that hangs, nor for space on a full disk.
+// drainOutput returns when all output of an ended task is in its log files, so that the last line is there before the
+// exit is reported. It does not wait for a file system that hangs, nor for space on a full disk.
 func (s *server) drainOutput(p *process) {
 	s.withOutput(p, func(ctx context.Context) {
 		if _, err := s.collector.Drain(ctx, s.idOf(p)); err != nil {
@@ -191,7 +190,7 @@ func (s *server) drainOutput(p *process) {
 	})
 }
 
-// renameOutput informs the collector of a task's new id, which changes the task's directory.
+// renameOutput informs the collector of a task's new id, because the id is part of the path of the task's directory.
 func (s *server) renameOutput(p *process, old, id string) {
 	s.withOutput(p, func(ctx context.Context) {
 		if err := s.collector.Rename(ctx, old, id); err != nil {
@@ -203,6 +202,6 @@ func (s *server) renameOutput(p *process, old, id string) {
 // closeOutput ends the collection of a task's output.
 func (s *server) closeOutput(p *process) {
 	s.withOutput(p, func(ctx context.Context) {
-		_ = s.collector.Close(ctx, s.idOf(p)) // a collector that has exited has closed the output too
+		_ = s.collector.Close(ctx, s.idOf(p)) // if this fails, the collector has exited, which also closes the output
 	})
 }

@@ -5,7 +5,7 @@ package supervisor
 
 import "log/slog"
 
-// phase is a process's stage of life. It only advances; the server's mu guards it.
+// phase is a stage in the life of a process. It only advances. The server's mu guards it.
 //
 //	launch, exec         register, adopt
 //	     |                     |
@@ -28,7 +28,7 @@ const (
 	starting  phase = iota // its launcher is running
 	found                  // its state is on disk, and takeOver has not examined it yet
 	running                // its pidfd is watched
-	gone                   // adopted too late: neither the process nor a record of its exit exists
+	gone                   // it had ended before it was adopted, and no record of its exit exists
 	unsaved                // its exit is known but not on disk yet, and the process is not reaped
 	ended                  // its exit is on disk, or an exec session's exit was sent to its client
 	destroyed              // it was destroyed: at most its retired record is left
@@ -41,7 +41,7 @@ func (p phase) String() string {
 // mayRun reports whether the process may be running.
 func (p phase) mayRun() bool { return p <= running }
 
-// keepsSupervisor reports whether the supervisor must keep running because of the process.
+// keepsSupervisor reports whether the supervisor must not end while a process is in this phase.
 func (p phase) keepsSupervisor() bool { return p.mayRun() || p == unsaved }
 
 func (s *server) phaseOf(p *process) phase {
@@ -59,7 +59,6 @@ func (p *process) advance(to phase) {
 	}
 }
 
-// log logs a process's phase.
 func (p *process) log() {
 	slog.Debug(p.phase.String(), "id", p.id, "pid", p.identity.PID, "exit", p.exit)
 }

@@ -1,12 +1,11 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package supervisor is the process that starts the tasks of a plugin, outlives the plugin,
-// and records how the tasks ended. Package collector moves their output. One supervisor
-// serves all tasks of one plugin of one Nomad agent.
+// Package supervisor contains the process that starts the tasks of a plugin, outlives the plugin, and records how the
+// tasks ended. One supervisor serves all tasks of one plugin of one Nomad agent. Package collector moves their output.
 //
-// The package has two halves. Main is the process itself. Client is the plugin's side: it starts a supervisor, sends
-// it requests, upgrades it, and replaces one that has died. Both use the protocol in this file.
+// Main is the main function of the supervisor. Client is the plugin's side: it starts a supervisor, sends it requests,
+// upgrades it, and replaces one that has died. Both use the protocol in this file.
 package supervisor
 
 import (
@@ -17,11 +16,11 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// protocolVersion changes when an older client could misread a message. Before its first request, a client upgrades a
-// supervisor of another version, or replaces one that does not understand hello. The tasks keep running.
-const protocolVersion = 3 // 3: uses the messages of package wire
+// protocolVersion must be increased when an older client could misread a message. Before its first request, a client
+// upgrades a supervisor of another version, or replaces one that does not understand hello. The tasks keep running.
+const protocolVersion = 3 // since version 3, messages are those of package wire
 
-// request is the body of a wire.Message to the supervisor.
+// request is the body of a wire.Message to the supervisor. The comment of a field names the operations that use it.
 type request struct {
 	Op     string        `json:"op"`
 	ID     string        `json:"id,omitempty"`     // the task, or the exec session
@@ -31,22 +30,24 @@ type request struct {
 	Mode   task.KillMode `json:"mode,omitempty"`   // signal
 	Build  string        `json:"build,omitempty"`  // upgrade
 
-	// upgrade: the surroundings for the new program. A supervisor whose hello has none does not support this field.
+	// upgrade: the surroundings to take over. A supervisor whose hello contains none does not support this field.
 	Surroundings *surroundings `json:"surroundings,omitempty"`
 }
 
+// The comment of an operation has the fields of its request, and after "->" the field of its reply.
 const (
 	opHello   = "hello"   // -> Hello
 	opLaunch  = "launch"  // State -> Status, whose State has the Identity; answers when the program runs
 	opAdopt   = "adopt"   // State, optionally a pidfd -> Status
 	opSignal  = "signal"  // ID, Signal, Mode
-	opKill    = "kill"    // ID: all processes; answers when none is left
-	opDestroy = "destroy" // ID: kill, and remove all files and cgroups
+	opKill    = "kill"    // ID; kills all processes, and answers when none is left
+	opDestroy = "destroy" // ID; kills all processes, and removes all files and cgroups
 	opExec    = "exec"    // Exec, 3 fds -> answers when the program runs; its exit comes with ID Exec.Session
-	opUpgrade = "upgrade" // fds of the new binary and, with Surroundings, of their namespaces; ends the connection
+	opUpgrade = "upgrade" // fds of the new binary and, with Surroundings, of the namespaces; ends the connection
 )
 
-// reply is the body of a wire.Message to a client. If it answers no request, it has an Event, or the Exit of ID.
+// reply is the body of a wire.Message to a client. A message that answers no request has either an Event, or the Exit
+// of the task or exec session ID.
 type reply struct {
 	ID    string       `json:"id,omitempty"`
 	Error *remoteError `json:"error,omitempty"`
@@ -88,10 +89,10 @@ var ErrUnknownTask = errors.New("supervisor does not know this task")
 // ErrEnded is returned by Signal when the process has ended already.
 var ErrEnded = errors.New("process has already ended")
 
-// kinds are the errors that errors.Is recognizes even after they were sent over the socket.
+// kinds has, by remoteError.Kind, the errors that errors.Is still recognizes after they were sent over the socket.
 var kinds = map[string]error{"unknown": ErrUnknownTask, "ended": ErrEnded, "unfit": errUnfit}
 
-// remoteError is an error in a reply; Kind and Start preserve what callers test for.
+// remoteError is an error in a reply. Kind and Start restore an error that callers test for.
 type remoteError struct {
 	Message string        `json:"message"`
 	Kind    string        `json:"kind,omitempty"`
