@@ -34,7 +34,8 @@ const (
 	noArguments   = "no arguments"
 )
 
-// disguisedMain is a task that exits with code 7 once the file that its first argument names exists.
+// disguisedMain is the main function of a task that looks like a launcher; as selects how. The task exits with code 7
+// once the file that its first argument names exists.
 func disguisedMain(as string) {
 	file := strings.Clone(os.Args[1])
 	switch as {
@@ -52,15 +53,15 @@ func disguisedMain(as string) {
 	}
 }
 
-// unmapArguments empties /proc/self/cmdline. It unmaps the top of the stack, beginning with the page of the arguments,
-// which needs no privilege.
+// unmapArguments makes /proc/self/cmdline empty, which needs no privilege: it unmaps the top of the stack, from the
+// page of the first argument on.
 func unmapArguments() {
 	b, err := os.ReadFile("/proc/self/stat")
 	if err != nil {
 		panic(err)
 	}
 	f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
-	start, _ := strconv.ParseUint(f[48-3], 10, 64) // proc_pid_stat(5): arg_start
+	start, _ := strconv.ParseUint(f[48-3], 10, 64) // arg_start, proc_pid_stat(5)
 	if b, err = os.ReadFile("/proc/self/maps"); err != nil {
 		panic(err)
 	}
@@ -92,7 +93,7 @@ func (h *host) disguised(as, file string) *task.State {
 		self, err := os.Executable()
 		must.NoError(h.t, err)
 		st.Command.Path, st.Command.Args = self, []string{file}
-		// so many variables that the arguments share no page with the rest of the stack
+		// so many variables that no page has both the arguments and the part of the stack that is in use
 		st.Command.Env = slices.Repeat([]string{"A="}, 1500)
 		st.Command.Env[0] = disguiseVar + "=" + as
 		st.Command.Env[1] = "GORACE=atexit_sleep_ms=0" // or BeginRoles re-executes the binary, without the repeated variables
@@ -131,7 +132,7 @@ func TestAdoption_TreatsALauncherLookalikeAsTheTask(t *testing.T) {
 	})
 }
 
-// A new supervisor must serve within 30 s (readyTime).
+// Tasks that hide their arguments must not delay an adoption: a new supervisor must serve within 30 s (readyTime).
 func TestAdoption_IsFastEvenIfTasksHideTheirArguments(t *testing.T) {
 	h := newHost(t, withCgroup)
 	first := h.plugin()
@@ -162,7 +163,7 @@ func TestAdoption_IsFastEvenIfTasksHideTheirArguments(t *testing.T) {
 	reapOrphans()
 }
 
-// Tasks of an earlier version have no record.
+// A process without a record, as an earlier version started it, is taken for the task and not for a launcher.
 func TestAdoption_TreatsAProcessWithoutRecordAsTheTask(t *testing.T) {
 	for name, damage := range map[string]func(path string) error{
 		"missing":   os.Remove,
@@ -183,8 +184,8 @@ func TestAdoption_TreatsAProcessWithoutRecordAsTheTask(t *testing.T) {
 	}
 }
 
-// The launcher is killed between any two steps of a start. If the task is reported as never started, its program
-// has not run at all; if the program has run, its exit is reported exactly, or as lost.
+// Kills the supervisor at a random moment of a start, and in every second round also the launched process. If the task
+// is reported as never started, its program must not have run. If the program has run, its exit is exact, or lost.
 func TestAdoption_ReportsALauncherKilledAtAnyMoment(t *testing.T) {
 	h := newHost(t, withCgroup)
 	outcomes := map[string]int{}
@@ -204,9 +205,9 @@ func TestAdoption_ReportsALauncherKilledAtAnyMoment(t *testing.T) {
 		}
 		for end := time.Now().Add(rand.N(time.Duration(i%4+1) * time.Millisecond)); i%8 > 1 && time.Now().Before(end); {
 		}
-		must.NoError(t, unix.Kill(first.cmd.Process.Pid, unix.SIGSTOP)) // or it sends the task's pidfd to a new supervisor
+		must.NoError(t, unix.Kill(first.cmd.Process.Pid, unix.SIGSTOP)) // or it sends the pidfd to a new supervisor
 		must.NoError(t, unix.Kill(sup, unix.SIGKILL))
-		h.waitDead(&task.State{Identity: task.Identity{PID: sup}}) // until then the supervisor may observe an exit
+		h.waitDead(&task.State{Identity: task.Identity{PID: sup}}) // it may record the task's exit until it is dead
 		killed := i%2 == 0 && now != nil && now.Identity.PID != 0
 		if killed {
 			_ = unix.Kill(now.Identity.PID, unix.SIGKILL)
@@ -215,7 +216,7 @@ func TestAdoption_ReportsALauncherKilledAtAnyMoment(t *testing.T) {
 		first.kill()
 
 		c := h.client()
-		stat, err := c.Adopt(ctx(t), &task.State{ID: st.ID}) // Nomad has no handle of a start that failed
+		stat, err := c.Adopt(ctx(t), &task.State{ID: st.ID}) // Nomad has no other state of a start that failed
 		switch {
 		case errors.Is(err, ErrUnknownTask):
 			outcomes["never"]++
@@ -239,7 +240,7 @@ func TestAdoption_ReportsALauncherKilledAtAnyMoment(t *testing.T) {
 	t.Log(outcomes)
 }
 
-// The kernel counts the OOM kills of a cgroup, including those of earlier runs in it.
+// The count of OOM kills in a cgroup includes those of earlier runs of the task.
 func TestExit_IsOOMOnlyIfTheRunFailed(t *testing.T) {
 	for name, c := range map[string]struct {
 		before, after uint64
@@ -274,7 +275,7 @@ func TestExit_IsOOMOnlyIfTheRunFailed(t *testing.T) {
 	}
 }
 
-// The next run of a task uses the same cgroup, which Nomad made and which keeps its count of OOM kills.
+// The next run of a task uses the same cgroup, which Nomad made. The cgroup's count of OOM kills does not start at 0.
 func TestExit_DoesNotCountOOMKillsOfEarlierRuns(t *testing.T) {
 	h := newHost(t, withCgroup)
 	c := h.client()
@@ -301,7 +302,8 @@ func TestExit_DoesNotCountOOMKillsOfEarlierRuns(t *testing.T) {
 // A slow launch or adoption delays requests about its own task only.
 func TestRequests_WaitForTheLaunchOrAdoptionOfTheirTask(t *testing.T) {
 	for _, pending := range []phase{starting, found} {
-		s := &server{clients: map[*wire.Peer]bool{}, processes: map[string]*process{}, idle: time.Hour} // busySince is older
+		// busySince is the zero time: only a process in a phase before ended keeps the supervisor from ending
+		s := &server{clients: map[*wire.Peer]bool{}, processes: map[string]*process{}, idle: time.Hour}
 		slow := newTask(&task.State{ID: "slow"})
 		slow.phase = pending
 		other := newProcess("other")

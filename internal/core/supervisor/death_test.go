@@ -44,7 +44,7 @@ func TestExit_IsExactAfterTheSupervisorIsKilled(t *testing.T) {
 				},
 				"ends unobserved": func(st *task.State, file string) {
 					pid := h.supervisor()
-					must.NoError(t, unix.Kill(pid, unix.SIGSTOP)) // the supervisor observes nothing from here on
+					must.NoError(t, unix.Kill(pid, unix.SIGSTOP)) // the supervisor must not observe the end of the task
 					must.NoError(t, os.WriteFile(file, nil, 0o600))
 					h.waitDead(st)
 					h.kill(pid, unix.SIGKILL)
@@ -87,7 +87,7 @@ func (h *host) waitReaped(st *task.State) {
 func TestOutput_LosesNoLineWhenSupervisorsAreKilled(t *testing.T) {
 	h := newHost(t, withCgroup)
 	c := h.client()
-	// the task writes for as long as supervisors are killed
+	// the task writes until this file exists
 	enough := filepath.Join(h.dir, "enough")
 	st := h.launch(c, h.shell(floods(enough), func(st *task.State) {
 		st.Output.MaxFileSize, st.Output.MaxFiles = 64<<10, 1000
@@ -122,7 +122,7 @@ func TestTask_SurvivesItsPlugin(t *testing.T) {
 				st := first.launch(h.shell(waits(file, "exit 7")))
 				h.waitOutput(st, "first")
 				pid := h.supervisor()
-				first.kill() // before the supervisor, which the plugin would replace
+				first.kill() // first, because the plugin would replace a supervisor that was killed
 				if c.both {
 					must.NoError(t, unix.Kill(pid, unix.SIGKILL))
 					h.waitDead(&task.State{Identity: task.Identity{PID: pid}})
@@ -142,7 +142,7 @@ func TestTask_SurvivesItsPlugin(t *testing.T) {
 				}
 				must.NoError(t, os.WriteFile(file, nil, 0o600))
 				want := task.Exit{Code: 7}
-				if c.both && !SupportsPidfdExit() { // the task is not a child of the new supervisor
+				if c.both && !SupportsPidfdExit() { // the new supervisor is not the parent of the task
 					want = task.Exit{Lost: true}
 				}
 				h.ends(second, st.ID, want)
@@ -159,7 +159,7 @@ func TestExit_IsLostIfNoProcessSawIt(t *testing.T) {
 		file := filepath.Join(h.dir, "go")
 		m := testsupport.Mark()
 		background := ""
-		if cgroups { // otherwise nothing identifies the task's process group
+		if cgroups { // without a cgroup, the sleeper could not be found after the task's end
 			background = h.background(m)
 		}
 		st := h.orphaned(h.shell(background + waits(file, "exit 0")))
@@ -202,7 +202,7 @@ func TestLaunch_StartsOnceIfTheSupervisorIsKilled(t *testing.T) {
 		}
 		reapOrphans()
 		if n := len(testsupport.Sleepers(m)); n != 1 {
-			// the launch may have been answered before the process was lost with the supervisor
+			// the supervisor may have answered, and was then killed together with the launched process
 			e := h.wait(c, st.ID)
 			test.True(t, e.Lost, test.Sprintf("kill after %d: %d run, exit %+v", i, n, e))
 		} else if !got.Identity.Alive() {
@@ -221,7 +221,7 @@ func TestAdoption_RefusesAReusedPid(t *testing.T) {
 			"other boot":       func(id *task.Identity) { id.BootID = "00000000-0000-0000-0000-000000000000" },
 		} {
 			h := newHost(t, cgroups)
-			// another process that has reused the task's pid
+			// a live process, which stands for one that has reused the task's pid
 			other := h.plugin()
 			id, err := task.Identify(other.cmd.Process.Pid)
 			must.NoError(t, err)

@@ -53,7 +53,7 @@ func TestSupervisor_IsSharedByManyClients(t *testing.T) {
 
 func TestSupervisor_IsReplacedQuietlyWhenIdle(t *testing.T) {
 	h := newHost(t, withCgroup)
-	h.idle = 5 * time.Millisecond // so that a supervisor is often about to end
+	h.idle = 5 * time.Millisecond // so short that a task often finds the supervisor about to end
 	c := h.client()
 	seen := map[int]bool{}
 	end := time.Now().Add(time.Minute)
@@ -68,7 +68,7 @@ func TestSupervisor_IsReplacedQuietlyWhenIdle(t *testing.T) {
 	test.False(t, len(seen) < 3, test.Sprintf("only %d supervisors: the test proves nothing", len(seen)))
 }
 
-// The previous supervisor of the same directory may remove their common cgroup as it ends.
+// A supervisor and the previous one of the same directory share a cgroup, which the previous one may remove as it ends.
 func TestSupervisor_RecreatesItsCgroupIfRemovedDuringTheStart(t *testing.T) {
 	h := newHost(t, withCgroup)
 	for i := range 20 {
@@ -112,9 +112,9 @@ func TestSupervisor_RemovesItsCgroupWhenALateProcessEnds(t *testing.T) {
 	must.NoError(t, h.leaf.Join(late.Process.Pid))
 	c.Close()
 	testsupport.Eventually(t, "the supervisor ends", func() bool { return unix.Access(h.store.Dir, 0) != nil })
-	time.Sleep(time.Second) // longer than one call of Remove retries
+	time.Sleep(time.Second) // longer than a single call of Remove retries
 	must.NoError(t, late.Process.Kill())
-	_ = late.Wait() // "signal: killed"
+	_ = late.Wait() // the error is "signal: killed"
 	for _, dir := range h.leaf.Owned {
 		testsupport.Eventually(t, dir+" is removed", func() bool { return unix.Access(dir, 0) != nil })
 	}
@@ -183,7 +183,7 @@ func TestSupervisor_CleansUpAfterThousandsOfTasks(t *testing.T) {
 			}
 			h := newHost(t, cgroups)
 			c := h.client()
-			// keeps the supervisor running
+			// a running task keeps the supervisor running
 			keep := h.launch(c, h.shell("exec sleep 1000"))
 			slot := func(worker, from, to int) {
 				st := h.shell("")
@@ -232,7 +232,7 @@ func TestSupervisor_CleansUpAfterThousandsOfTasks(t *testing.T) {
 			// the runtime adds some threads for calls that block; a leak would be one thread per task
 			now := count(t, pid, "task")
 			test.False(t, now > threads+20, test.Sprintf("%d threads before, %d after", threads, now))
-			// the directory itself, the running task's directory, and the five files in that
+			// the directory tasks, the running task's directory in it, and five files in that one
 			test.SliceLen(t, 7, tree(filepath.Join(h.store.Dir, "tasks")), test.Sprint("files"))
 			h.destroy(c, keep.ID)
 		})
@@ -245,7 +245,7 @@ func count(t *testing.T, pid int, what string) int {
 	return len(e)
 }
 
-// A client gets the exit before the answer to the Kill that waited for it.
+// A client that waits in Kill gets the exit of the task before the reply.
 func TestExit_IsReportedBeforeWaitersReturn(t *testing.T) {
 	s := &server{clients: map[*wire.Peer]bool{}, processes: map[string]*process{}}
 	for range 1000 {

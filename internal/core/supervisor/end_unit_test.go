@@ -24,7 +24,7 @@ func bareServer(t *testing.T) *server {
 	return &server{clients: map[*wire.Peer]bool{}, processes: map[string]*process{}, store: task.Store{Dir: t.TempDir()}}
 }
 
-// returns calls do, and fails if it takes a minute.
+// returns calls do, and fails the test if do has not returned after a minute.
 func returns(t *testing.T, what string, do func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -39,8 +39,8 @@ func returns(t *testing.T, what string, do func()) {
 	}
 }
 
-// The close of a mount namespace unmounts its file systems, and one of them may hang. The stand-in is a socket whose
-// close waits until the peer has read everything.
+// Closing a mount namespace unmounts its file systems, and one of them may hang. Instead of a namespace, this test uses
+// a socket whose close waits until the peer has read everything.
 func TestReap_DoesNotWaitForAHungUnmount(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must.NoError(t, err)
@@ -81,7 +81,7 @@ func TestFinish_DoesNotRecreateTheDirectoryOfADestroyedTask(t *testing.T) {
 	<-p.done
 }
 
-// The kernel limits the entries of a user in epoll sets.
+// The kernel limits the number of descriptors that a user can watch with epoll.
 func TestLoop_WatchesAProcessThatEpollRefuses(t *testing.T) {
 	s := bareServer(t)
 	s.loop = &loop{server: s, ep: -1, watched: map[int32]*process{}}

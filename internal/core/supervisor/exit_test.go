@@ -14,10 +14,10 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// The exit status may become available between the read of the status and the reaping of the process.
+// A process may be reaped just after a read that found no status. The status must then be read again.
 func TestWitness_ReadsTheStatusAgainAfterTheReaping(t *testing.T) {
 	for name, row := range map[string]struct {
-		known int // the first read that returns the status
+		known int // number of the first read that returns the status
 		want  task.Exit
 	}{
 		"known immediately":         {1, task.Exit{Code: 7}},
@@ -36,7 +36,7 @@ func TestWitness_ReadsTheStatusAgainAfterTheReaping(t *testing.T) {
 	}
 }
 
-// A zombie that its parent does not reap is watched until the deadline.
+// A zombie that its parent does not reap has no status; witness stops at the deadline.
 func TestWitness_GivesUpOnAZombieThatIsNotReaped(t *testing.T) {
 	asked := 0
 	e := witness{

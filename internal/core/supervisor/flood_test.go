@@ -24,8 +24,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// bomb is the role of the test binary in which each process forks as long as its limits allow, and never ends. It
-// makes raw system calls only, because processes that are forked this way have no Go runtime.
+// bomb is the role of the test binary as a fork bomb: each process forks whenever its limits allow, and never ends.
+// bomb makes only raw system calls, because its children have no Go runtime that works.
 func bomb(kind string) {
 	pause := unix.NsecToTimespec(int64(time.Millisecond))
 	for {
@@ -44,7 +44,7 @@ const (
 )
 
 func TestKill_EndsAForkBomb(t *testing.T) {
-	testsupport.NeedRoot(t) // to run the bomb as its own user
+	testsupport.NeedRoot(t) // to run the bomb as another user
 	const most = 100
 	eachHolding(t, func(t *testing.T, cgroups bool) {
 		h := newHost(t, cgroups)
@@ -65,7 +65,7 @@ func TestKill_EndsAForkBomb(t *testing.T) {
 				st.Command.Path, st.Command.Args = binary, []string{roleBomb, name, m}
 				if cgroups {
 					st.Limits.PidsMax = most
-				} else { // a user without other processes
+				} else { // the limit counts all processes of a user: use one that has no others
 					id := uint32(1_000_000 + os.Getpid()%100_000)
 					st.Command.User = &task.User{UID: id, GID: id}
 					st.Command.Rlimits = []task.Rlimit{{Resource: unix.RLIMIT_NPROC, Soft: most, Hard: most}}
@@ -132,7 +132,7 @@ func TestKill_EndsATreeOfAThousandProcesses(t *testing.T) {
 
 func TestSignal_ToAllProcessesDelaysNoOtherRequest(t *testing.T) {
 	dir := t.TempDir()
-	procs := filepath.Join(dir, "cgroup.procs") // blocks readers, like a file with thousands of pids
+	procs := filepath.Join(dir, "cgroup.procs") // a FIFO: reading it blocks, like reading a file with thousands of pids
 	must.NoError(t, unix.Mkfifo(procs, 0o600))
 	s := &server{processes: map[string]*process{}}
 	p := newProcess("id")
@@ -169,7 +169,7 @@ func TestSignal_IsRefusedAfterTheTaskEnds(t *testing.T) {
 		s.processes["id"] = p
 		err := s.signal("id", 0, mode)
 		test.ErrorIs(t, err, ErrEnded, test.Sprintf("%q: recorded", mode))
-		// dead and reaped by another process, but the supervisor has not noticed it yet
+		// the process is dead, and reaped by another process, but the supervisor has not noticed it yet
 		cmd := exec.Command("true")
 		must.NoError(t, cmd.Start())
 		p.pidfd, err = unix.PidfdOpen(cmd.Process.Pid, 0)
@@ -286,7 +286,7 @@ func TestSession_FloodDelaysNoOtherTask(t *testing.T) {
 	// without a cgroup, Destroy kills the sessions but does not wait for them
 	testsupport.Eventually(t, "no session is left", func() bool { return len(testsupport.Sleepers(m)) == 0 })
 	next := h.launch(c, h.shell("exec sleep 1000"))
-	for i := range maxSessions + 5 { // a session that fails to start does not count
+	for i := range maxSessions + 5 { // a session that fails to start does not count toward the maximum
 		_, err := c.Exec(ctx(t), next.ID, &ExecSpec{Session: fmt.Sprintf("%s-no-%d", m, i), Path: "/no/such"},
 			[3]*os.File{null, null, null})
 		must.ErrorContains(t, err, "/no/such")

@@ -75,14 +75,15 @@ func (f *frozen) thaw() {
 	}
 }
 
-// counts is a task that prints numbered lines until the file stop exists, and then prints their number to stderr.
+// counts returns a task that prints numbered lines until the file stop exists. It then prints the number of lines to
+// stderr.
 func (h *host) counts(stop string, change ...func(*task.State)) *task.State {
 	const script = `i=0; while [ ! -e %s ]; do i=$((i+1)); echo line $i; sleep 0.01; done; echo $i >&2; exit 5`
 	return h.shell(fmt.Sprintf(script, stop), change...)
 }
 
-// floods returns a script that prints lines and their number like counts, but as fast as it can. It prints no more than
-// fits into 1000 log files of 64 KiB.
+// floods returns the script of such a task, which prints lines as fast as it can, but at most as many as fit into 1000
+// log files of 64 KiB.
 func floods(stop string) string {
 	return fmt.Sprintf(`i=0
 		while [ ! -e %s ]; do
@@ -92,7 +93,7 @@ func floods(stop string) string {
 		echo $i >&2; exit 5`, stop)
 }
 
-// counted checks that the output contains each line once.
+// counted checks that the output of counts or floods contains each line exactly once, in order.
 func (h *host) counted(st *task.State) {
 	h.t.Helper()
 	var out, count string
@@ -115,7 +116,7 @@ func (h *host) counted(st *task.State) {
 	}
 }
 
-// endCounting ends tasks that count, and checks their exits and output.
+// endCounting ends the tasks of counts or floods with this file stop, and checks their exits and output.
 func (h *host) endCounting(c *Client, stop string, counting ...*task.State) {
 	h.t.Helper()
 	must.NoError(h.t, os.WriteFile(stop, nil, 0o600))
@@ -128,7 +129,8 @@ func (h *host) endCounting(c *Client, stop string, counting ...*task.State) {
 	}
 }
 
-// others starts and ends tasks that do not use the hung file system, and reads their output.
+// others checks that tasks elsewhere are not delayed by a hung file system: new tasks can start, write output and end,
+// and the output of running tasks goes on.
 func (h *host) others(c *Client, running []*task.State) {
 	h.t.Helper()
 	for i := range 10 {
@@ -240,7 +242,7 @@ func TestSupervisor_IsReplacedWhenItDoesNotAnswer(t *testing.T) {
 	})
 }
 
-// impatient gives a client a shorter helloTime, so that it soon replaces a supervisor that does not answer.
+// impatient shortens the helloTime of a client, so that it soon replaces a supervisor that does not answer.
 func impatient(cfg *Config) { cfg.helloTime = 2 * time.Second }
 
 func mustIdentify(t *testing.T, pid int) task.Identity {
@@ -249,7 +251,7 @@ func mustIdentify(t *testing.T, pid int) task.Identity {
 	return id
 }
 
-// The exit of a task is reported even if no call is in progress.
+// A stopped supervisor is replaced, and the exit of its task reported, even if no call is in progress.
 func TestExit_IsReportedWhenTheSupervisorIsStopped(t *testing.T) {
 	h := newHost(t, withCgroup)
 	c := h.client(impatient)
@@ -259,7 +261,7 @@ func TestExit_IsReportedWhenTheSupervisorIsStopped(t *testing.T) {
 	h.endCounting(c, stop, st)
 }
 
-// A plugin that starts later has no call in progress that could exceed its deadline.
+// A new plugin must replace a supervisor that was stopped before the plugin started.
 func TestClient_RecoversTasksOfAStoppedSupervisor(t *testing.T) {
 	h := newHost(t, withCgroup)
 	first := h.plugin()
@@ -282,7 +284,7 @@ func TestOutput_IsCompleteWhenTheCollectorIsKilled(t *testing.T) {
 		st.Output.MaxFileSize, st.Output.MaxFiles = 64<<10, 1000
 	}))
 	for range 10 {
-		time.Sleep(20 * time.Millisecond) // so that the task writes
+		time.Sleep(20 * time.Millisecond) // so that the task writes some lines
 		h.kill(h.collector(), unix.SIGKILL)
 	}
 	h.collector()
@@ -304,7 +306,7 @@ func TestSupervisor_ServesAgainAfterItRanOutOfDescriptors(t *testing.T) {
 		_, err := late.Adopt(ctx(t), st)
 		adopted <- err
 	}()
-	time.Sleep(300 * time.Millisecond) // enough for accept(2) to fail
+	time.Sleep(300 * time.Millisecond) // so that accept(2) fails in the meantime
 	must.NoError(t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, &before, nil))
 	test.NoError(t, <-adopted, test.Sprint("a client that connected while no descriptor was free"))
 	test.Eq(t, pid, h.supervisor(), test.Sprint("the supervisor was replaced"))

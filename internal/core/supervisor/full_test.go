@@ -22,8 +22,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
-// smallStateDisk puts the host's store on a file system of 64 pages. fill uses all space except the given number
-// of pages.
+// smallStateDisk mounts a file system of 64 pages for the host's store. fill uses all pages except left. free undoes
+// fill.
 func (h *host) smallStateDisk() (fill func(left int) (free func())) {
 	t := h.t
 	t.Helper()
@@ -58,11 +58,11 @@ func (h *host) smallStateDisk() (fill func(left int) (free func())) {
 	}
 }
 
-// unwatched kills a plugin and the supervisor.
+// unwatched kills a plugin and the supervisor, so that no process observes the end of their tasks.
 func (h *host) unwatched(first *plugin) {
 	h.t.Helper()
 	pid := h.supervisor()
-	first.kill() // before the supervisor, which the plugin would replace
+	first.kill() // first, because the plugin would replace a supervisor that was killed
 	h.kill(pid, unix.SIGKILL)
 	reapOrphans()
 }
@@ -85,7 +85,7 @@ func TestExit_IsKeptOnAFullStateDisk(t *testing.T) {
 		first.do(pluginOrder{Wait: st.ID})
 		testsupport.Eventually(t, "the process is reaped", func() bool { return !st.Identity.Alive() })
 	}
-	h.unwatched(first) // now only the disk has the exits
+	h.unwatched(first) // only the disk has the exits after this
 	c := h.client()
 	for i, st := range tasks {
 		stat, err := c.Adopt(ctx(t), st)
@@ -98,7 +98,7 @@ func TestExit_IsKeptOnAFullStateDisk(t *testing.T) {
 	free()
 }
 
-// Whatever space is left, a start is either refused or has all the space that the task will ever need.
+// However little space is left, either a start is refused, or the task has all the space that it will ever need.
 func TestLaunch_IsRefusedOnAFullStateDisk(t *testing.T) {
 	h := newHost(t, withCgroup)
 	fill := h.smallStateDisk()
@@ -124,7 +124,7 @@ func TestLaunch_IsRefusedOnAFullStateDisk(t *testing.T) {
 		}
 		started++
 		free()
-		free = fill(0) // as if another process had used the rest
+		free = fill(0) // another process may use the rest of the disk
 		must.NoError(t, os.WriteFile(file, nil, 0o600))
 		h.ends(warm, st.ID, task.Exit{Code: 7}, left)
 		if e := h.store.LoadExit(st.ID); e == nil || e.Code != 7 {
@@ -140,14 +140,14 @@ func TestLaunch_IsRefusedOnAFullStateDisk(t *testing.T) {
 	h.destroy(warm, keep.ID)
 }
 
-// spoil makes a task's record unwritable, even for root; heal undoes it.
+// spoil puts a directory in place of a task's record, so that not even root can write the record. heal puts it back.
 func (h *host) spoil(id string) (heal func()) {
 	h.t.Helper()
 	path := h.store.Record(id)
 	must.NoError(h.t, os.Rename(path, path+".kept"))
 	must.NoError(h.t, os.Mkdir(path, 0o700))
 	return func() {
-		// in one step: the supervisor may write the record immediately
+		// an exchange in one step, since the supervisor may write the record at any moment
 		must.NoError(h.t, unix.Renameat2(unix.AT_FDCWD, path, unix.AT_FDCWD, path+".kept", unix.RENAME_EXCHANGE))
 		must.NoError(h.t, os.Remove(path+".kept"))
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// A task may be destroyed while it waits to be handed over, or between two attempts.
+// A task may be destroyed while its handover waits for a free place, or between two attempts to hand it over.
 func TestHandOver_DoesNotRecreateADestroyedTask(t *testing.T) {
 	h := newHost(t, withCgroup)
 	c := h.client()

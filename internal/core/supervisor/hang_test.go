@@ -26,7 +26,7 @@ import (
 
 var noLimits cgroup.Limits
 
-// waitLauncher waits for a launcher that hangs in a step.
+// waitLauncher waits until a launcher hangs in this step, and returns its pid.
 func (h *host) waitLauncher(step string) (pid int) {
 	h.t.Helper()
 	testsupport.Eventually(h.t, "a launcher hangs in "+step, func() bool {
@@ -41,7 +41,7 @@ func (h *host) waitLauncher(step string) (pid int) {
 	return pid
 }
 
-// endHung ends a launch that hangs, as the timeout would.
+// endHung kills the launcher of a launch that hangs, as the supervisor does after its timeout.
 func (h *host) endHung(st *task.State) {
 	now, err := h.store.Load(st.ID)
 	must.NoError(h.t, err)
@@ -103,7 +103,7 @@ func TestAdoption_EndsTheLauncherOfAKilledSupervisor(t *testing.T) {
 		testsupport.Eventually(t, "a supervisor runs", func() bool { return len(h.supervisors()) == 1 })
 		pid := h.waitLauncher("launch:exec")
 		sup := h.supervisor()
-		first.kill() // before the supervisor, which the plugin would replace to repeat the launch
+		first.kill() // first, because the plugin would start a supervisor and repeat the launch
 		must.NoError(t, unix.Kill(sup, unix.SIGKILL))
 		c := h.client()
 		h.destroy(c, "anything") // starts a supervisor, which cleans up
@@ -137,7 +137,7 @@ func TestClient_DelaysNoOtherClientWhenStopped(t *testing.T) {
 		h.destroy(c, next.ID)
 	}
 	must.NoError(t, unix.Kill(stopped.cmd.Process.Pid, unix.SIGCONT))
-	// the stopped client has missed no message
+	// the stopped client gets all messages that were sent while it was stopped
 	must.NoError(t, unix.Kill(st.Identity.PID, unix.SIGTERM))
 	if a := stopped.do(pluginOrder{Wait: st.ID}); a.Exit == nil || a.Exit.Signal != int(unix.SIGTERM) {
 		t.Errorf("got %+v", a)
@@ -164,7 +164,7 @@ func TestTask_DelaysNoOtherTaskWhenDebugged(t *testing.T) {
 			close(release)
 			t.Skipf("no process can be traced here: %v", err)
 		}
-		must.NoError(t, unix.Kill(st.Identity.PID, unix.SIGKILL)) // wait4 reports the death to the tracer first
+		must.NoError(t, unix.Kill(st.Identity.PID, unix.SIGKILL)) // the kernel reports the death to the tracer first
 		other := h.launch(c, h.shell("exit 3"))
 		h.ends(c, other.ID, task.Exit{Code: 3})
 		must.SliceEmpty(t, h.reported(st.ID), must.Sprint("reported before the debugger has detached"))

@@ -34,11 +34,12 @@ import (
 // The launcher applies its settings to one thread. This must be the main thread, whose id is the pid.
 func init() { runtime.LockOSThread() }
 
-// clientVar makes the test binary a plugin process: see pluginMain.
+// clientVar makes the test binary a plugin process, which runs pluginMain.
 const clientVar = "OUTRIDER_TEST_CLIENT"
 
-// TestMain also runs the supervisor, the launcher, and a plugin that can be killed. It makes the test a subreaper:
-// otherwise an init, which reaps at an unknown time, would adopt a killed supervisor's children.
+// TestMain also runs the other programs that the tests start, such as the supervisor, the launcher and a plugin. It
+// makes the test process a subreaper, so that it adopts the children of a killed supervisor. Otherwise, an init would
+// adopt them and reap them at an unknown time.
 func TestMain(m *testing.M) {
 	testsupport.BeginRoles()
 	Main()
@@ -55,7 +56,7 @@ func TestMain(m *testing.M) {
 		bomb(os.Args[2])
 	}
 	becomeSubreaper()
-	if r, w, err := os.Pipe(); err == nil { // makes the runtime open its own descriptors before any are counted
+	if r, w, err := os.Pipe(); err == nil { // so that the runtime opens its own descriptors before a test counts any
 		r.SetReadDeadline(time.Now())
 		r.Close()
 		w.Close()
@@ -72,7 +73,7 @@ type host struct {
 	store   task.Store
 	leaf    cgroup.Group
 	support cgroup.Support
-	share   string // v1: Nomad's shared cpuset; "" if tasks get no cgroup
+	share   string // cgroup above those of the tasks (v1: Nomad's shared cpuset); "" for no cgroups
 	made    []string
 	idle    time.Duration
 
@@ -90,7 +91,7 @@ const (
 	withoutCgroup = false
 )
 
-// newHost returns a host, whose tasks get cgroups if cgroups is true. It skips the test if these can't be used.
+// newHost returns a host. If cgroups is true, its tasks get cgroups, and the test is skipped if no cgroup can be used.
 func newHost(t testing.TB, cgroups bool) *host {
 	t.Helper()
 	fds := testsupport.Descriptors(t)
@@ -111,7 +112,7 @@ func newHost(t testing.TB, cgroups bool) *host {
 		h.over = true
 		clients := h.clients
 		h.mu.Unlock()
-		if t.Failed() { // clean up, or one failure would be reported as many
+		if t.Failed() { // clean up, so that this failure does not cause more
 			if len(clients) == 0 {
 				clients = append(clients, h.client())
 			}
@@ -248,7 +249,7 @@ func (h *host) shell(script string, change ...func(*task.State)) *task.State {
 	h.mu.Lock()
 	h.ids++
 	n := h.ids
-	alloc := fmt.Sprintf("alloc%d-%d", os.Getpid(), n) // a task's processes are found by this id
+	alloc := fmt.Sprintf("alloc%d-%d", os.Getpid(), n) // a test finds a task's processes by this id
 	h.mu.Unlock()
 	st := &task.State{
 		ID: alloc + "/t/" + fmt.Sprintf("%08x", n), AllocID: alloc, Task: "t" + strconv.Itoa(n),
@@ -284,7 +285,7 @@ func (h *host) destroy(c *Client, id string) {
 	}
 }
 
-// Exit returns how a task ended, nil while it runs.
+// Exit returns how a task ended, or nil while it runs.
 func (c *Client) Exit(id string) *task.Exit {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -294,7 +295,7 @@ func (c *Client) Exit(id string) *task.Exit {
 	return nil
 }
 
-// wait returns how a task ended.
+// wait waits for the end of a task, and returns how it ended.
 func (h *host) wait(c *Client, id string) *task.Exit {
 	h.t.Helper()
 	ended, err := c.Exited(id)
@@ -310,7 +311,7 @@ func (h *host) wait(c *Client, id string) *task.Exit {
 	}
 }
 
-// ends waits for the end of a task and checks how it ended. what describes the case.
+// ends waits for the end of a task and checks how it ended. An error message begins with what.
 func (h *host) ends(c *Client, id string, want task.Exit, what ...any) {
 	h.t.Helper()
 	got := h.wait(c, id)
@@ -329,7 +330,7 @@ func (h *host) orphaned(st *task.State) *task.State {
 	return st
 }
 
-// reported returns the exits of a task that clients passed to OnExit.
+// reported returns the exits of a task for which clients have called OnExit.
 func (h *host) reported(id string) []*task.Exit {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -374,7 +375,8 @@ func (h *host) supervisors() (pids []int) {
 	pids = testsupport.Processes(func(args []string) bool {
 		return len(args) == 3 && args[0] == argv0 && args[1] == roleSupervise && args[2] == h.store.Dir
 	})
-	return slices.DeleteFunc(pids, func(pid int) bool { // a child that is being forked looks the same
+	// a child that a supervisor has forked, but that has not called execve yet, has the same arguments
+	return slices.DeleteFunc(pids, func(pid int) bool {
 		st, err := task.ReadStat(pid)
 		return err != nil || slices.Contains(pids, st.Parent)
 	})
@@ -383,7 +385,7 @@ func (h *host) supervisors() (pids []int) {
 func (h *host) supervisor() int {
 	h.t.Helper()
 	pids := h.supervisors()
-	// a second one may run for a moment, until it finds that the directory is locked
+	// a second supervisor may run for a moment, until it finds that the directory is locked
 	for end := time.Now().Add(time.Minute); len(pids) != 1 && time.Now().Before(end); pids = h.supervisors() {
 		time.Sleep(time.Millisecond)
 	}
@@ -408,7 +410,7 @@ func (h *host) collector() (pid int) {
 	return pid
 }
 
-// kill ends a process and returns when it is dead.
+// kill sends a process a signal that ends it, and returns when the process is dead.
 func (h *host) kill(pid int, sig unix.Signal) {
 	h.t.Helper()
 	fd, err := unix.PidfdOpen(pid, 0)
@@ -424,8 +426,8 @@ func (h *host) kill(pid int, sig unix.Signal) {
 	h.t.Fatalf("process %d did not die", pid)
 }
 
-// keep connects to a supervisor, which would end without a client: it then runs until the end of the test or an
-// upgrade. keep reports whether the supervisor was still running.
+// keep connects to a supervisor, so that it does not end for lack of clients before the end of the test or an upgrade.
+// keep returns false if the supervisor has already ended.
 func (h *host) keep() bool {
 	h.t.Helper()
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: h.store.Socket(), Net: "unix"})
@@ -443,8 +445,8 @@ func (h *host) keep() bool {
 	return err == nil
 }
 
-// background returns the part of a script that starts a sleeper, which must end with the task. With a cgroup, the
-// sleeper has its own session.
+// background returns the part of a script that starts a background process, a sleeper, which must end with the task.
+// With a cgroup, the sleeper leads its own session.
 func (h *host) background(mark string) string {
 	if h.share == "" {
 		return "sleep " + mark + " & "
@@ -452,8 +454,8 @@ func (h *host) background(mark string) string {
 	return "setsid -f sleep " + mark + "; "
 }
 
-// gone checks that no sleeper is left. Without a cgroup it waits, because the supervisor does not wait until killed
-// processes have ended.
+// gone checks that no sleeper is left. Without a cgroup, the supervisor does not wait for the death of the processes
+// that it kills, so gone waits.
 func (h *host) gone(mark, when string) {
 	h.t.Helper()
 	if h.share == "" {
@@ -519,7 +521,7 @@ type plugin struct {
 	out   *json.Decoder
 }
 
-// pluginOrder is a line to a plugin process, which answers with one line.
+// pluginOrder is a request to a plugin process, in one line of JSON. The process replies with a pluginAnswer.
 type pluginOrder struct {
 	Launch *task.State
 	Adopt  *task.State
@@ -633,9 +635,9 @@ func reapOrphans() {
 	}
 }
 
-// reapAsInit reaps the dead orphans of killed supervisors without delay, until the end of the test. Before they are
-// reaped, an exit status is available only to the parent. Each supervisor and each task leads a session; other
-// children of a test do not.
+// reapAsInit reaps, until the end of the test, dead supervisors and the dead tasks that they leave, without the delay
+// of an init. Only the parent can read an exit status before the process is reaped. reapAsInit spares other children of
+// the test: unlike supervisors and tasks, they do not lead a session.
 func reapAsInit(t testing.TB) {
 	over, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -660,7 +662,7 @@ func reapAsInit(t testing.TB) {
 	})
 }
 
-// tree returns dir and every path below it.
+// tree returns dir and every path below it, but no files below /sys.
 func tree(dir string) (paths []string) {
 	_ = filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
 		if err == nil && (d.IsDir() || !strings.HasPrefix(path, "/sys/")) {

@@ -22,12 +22,12 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// withMounts gives a task its own mount namespace.
+// withMounts gives a task a device, and with that its own mount namespace.
 func withMounts(st *task.State) {
 	st.Command.Devices = []task.Device{{HostPath: "/dev/null", TaskPath: "/dev/zigbee/tty"}}
 }
 
-// leaver returns a script that continues in new user and mount namespaces: in its main process if how is "exec ", in a
+// leaver returns a script that enters new user and mount namespaces: with its main process if how is "exec ", with a
 // child process if how is "".
 func leaver(how string) string {
 	return how + `unshare -Urm sh -c 'mount -t tmpfs none /dev/zigbee && echo mounted && exec sleep 600'; exit 1`
@@ -91,7 +91,7 @@ func TestSession_NeverEntersANamespaceThatTheTaskCreated(t *testing.T) {
 	h.destroy(c, childLeft.ID)
 }
 
-// namespacesOf returns the mount namespaces that a process has descriptors of.
+// namespacesOf returns the mount namespaces for which a process has descriptors.
 func namespacesOf(t testing.TB, pid int) (held []string) {
 	t.Helper()
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
@@ -105,7 +105,7 @@ func namespacesOf(t testing.TB, pid int) (held []string) {
 	return held
 }
 
-// Inodes are reused, so the owner is checked even if the inode matches.
+// The inode of a namespace may be reused, so a namespace with the right inode may still have another owner.
 func TestCheckMounts_RefusesAForeignUserNamespace(t *testing.T) {
 	testsupport.NeedRoot(t) // to mount
 	for _, row := range []struct {
@@ -142,7 +142,7 @@ func TestSession_IsRefusedIfItsMountNamespaceIsUnknown(t *testing.T) {
 	c := h.client()
 	st := h.launch(c, h.shell("exec sleep 600", withMounts))
 	plain := h.launch(c, h.shell("exec sleep 600"))
-	for _, id := range []string{st.ID, plain.ID} { // as an earlier version saved them
+	for _, id := range []string{st.ID, plain.ID} { // without the namespace, as in an earlier version
 		path := filepath.Join(h.store.TaskDir(id), "task.json")
 		b, err := os.ReadFile(path)
 		must.NoError(t, err)

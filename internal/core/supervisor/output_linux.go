@@ -27,8 +27,8 @@ const (
 	lateTime = time.Second / 2
 )
 
-// collection is the state of a task's output collection. It contains no file of the allocation, since only the
-// collector accesses such files.
+// collection is the state of a task's output collection. It has no open file of the allocation, because only the
+// collector opens such files.
 type collection struct {
 	task.Output
 	opened chan struct{} // closed when the collector has taken over the output, or has failed to

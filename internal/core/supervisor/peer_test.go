@@ -37,7 +37,7 @@ func listenAsStranger(t *testing.T, path string) *stranger {
 		s.listener, err = net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 		return err
 	})
-	s.listener.SetUnlinkOnClose(false) // by then, another listener uses the path
+	s.listener.SetUnlinkOnClose(false) // when it closes, another listener uses the path
 	go func() {
 		defer close(s.received)
 		for {
@@ -54,7 +54,7 @@ func listenAsStranger(t *testing.T, path string) *stranger {
 	return s
 }
 
-// end closes the listener and returns everything that it received.
+// end closes the listener. It returns the number of connections, and everything that they sent.
 func (s *stranger) end() (connections int, all string) {
 	s.listener.Close()
 	for b := range s.received {
@@ -64,7 +64,7 @@ func (s *stranger) end() (connections int, all string) {
 	return connections, all
 }
 
-// The directory is valid, but the process that listens in it belongs to another user.
+// The directory belongs to this user, but the process that listens on the socket in it belongs to another user.
 func TestClient_SendsNothingToAStrangersSocket(t *testing.T) {
 	testsupport.NeedRoot(t)
 	h := newHost(t, withoutCgroup)
@@ -119,7 +119,7 @@ func TestSupervisor_RefusesAStrangersStateDirectory(t *testing.T) {
 	}
 }
 
-// The directory's mode keeps other users out. Even if the mode lets them in, their connections are refused.
+// The directory's mode keeps other users out. If the mode were changed, the supervisor would still refuse them.
 func TestSupervisor_RefusesAStrangersConnection(t *testing.T) {
 	testsupport.NeedRoot(t)
 	h := newHost(t, withoutCgroup)

@@ -19,7 +19,7 @@ import (
 )
 
 // foreignVar makes the test binary a supervisor with another protocol. It listens at the path in this variable, and
-// answers that every request is unknown.
+// answers each request with the error that the request is unknown.
 const foreignVar = "OUTRIDER_TEST_FOREIGN"
 
 func foreignMain(path string) {

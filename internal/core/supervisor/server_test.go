@@ -46,7 +46,7 @@ func TestSupervisor_StaysWhileItHasATaskOrAClient(t *testing.T) {
 			}
 			test.Eq(t, row.mayEnd, s.mayEnd(), test.Sprint("the supervisor may end"))
 			test.Eq(t, row.mayEnd, s.ending, test.Sprint("it accepts no more clients"))
-			// from now on the supervisor is idle
+			// no task and no client is left
 			s.processes, s.clients = nil, nil
 			test.Eq(t, row.mayEnd, s.mayEnd(), test.Sprint("the idle time starts over when the last task or client is gone"))
 		})
