@@ -57,15 +57,15 @@ func Block(path, plugin, binary string) (any, error) {
 	hint := ""
 	switch {
 	case len(at) > 1:
-		return nil, fmt.Errorf("plugin %q has several blocks, of which Nomad uses the last: keep one of the blocks in %s",
+		return nil, fmt.Errorf("plugin %q has several blocks, and Nomad uses only the last one: keep one of the blocks in %s",
 			plugin, strings.Join(slices.Compact(at), " and "))
 	case found != nil:
 		return found, nil
 	case len(others) > 0:
 		slices.Sort(others)
-		hint = fmt.Sprintf(", only \"%s\": name the block like the file in plugin_dir", strings.Join(others, "\", \""))
+		hint = fmt.Sprintf(", only \"%s\": use the name of the file in plugin_dir", strings.Join(others, "\", \""))
 	}
-	return nil, fmt.Errorf("%s has no block plugin %q%s", path, plugin, hint)
+	return nil, fmt.Errorf("%s has no plugin block %q%s", path, plugin, hint)
 }
 
 // block has the type that Nomad decodes a plugin block into. A map would not do: HCL1 decodes nested objects of JSON

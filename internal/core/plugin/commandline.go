@@ -88,7 +88,7 @@ func (u Usage) Parse(flags *flag.FlagSet, line []string, out io.Writer) (args []
 			return nil, err
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%w: usage: %s", err, usage)
+			return nil, fmt.Errorf("%w; usage: %s", err, usage)
 		}
 		if flags.NArg() == 0 {
 			break

@@ -406,7 +406,7 @@ func TestCommandLine_RunsCommands(t *testing.T) {
 		"help of a command": {"driver", []string{"list", "a", "-h"}, 0, []string{
 			"nomad-driver-stub list [-all] THING…\n\nLists what there is.\n\n  -all\n"}},
 		"wrong option of a command": {"driver", []string{"list", "-al"}, 1,
-			[]string{"nomad-driver-stub list: flag provided but not defined: -al: usage: list [-all] THING…\n"}},
+			[]string{"nomad-driver-stub list: flag provided but not defined: -al; usage: list [-all] THING…\n"}},
 		"a command that fails": {"driver", []string{"fail"}, 1, []string{"nomad-driver-stub fail: nothing there\n"}},
 		"an unknown command": {"driver", []string{"lst"}, 2,
 			[]string{`unknown command "lst": see "nomad-driver-stub help"`}},

@@ -122,7 +122,7 @@ func oneOrMore(path string, value any) ([]string, error) {
 		case string:
 			list[i] = item
 		case int64, uint64:
-			return nil, fmt.Errorf("%s %d is a number: put it in quotes, or 0x%04x becomes %d", at, item, item,
+			return nil, fmt.Errorf("%s must be a string, but is the number %d (0x%04x): put it in quotes", at, item,
 				item)
 		case map[string]any, []any:
 			return nil, fmt.Errorf("%s is neither a string nor a list of strings", at)

@@ -107,12 +107,12 @@ func TestStrings_AcceptOneStringOrAList(t *testing.T) {
 func TestLabelledBlock_ErrorsAreOneSentence(t *testing.T) {
 	for name, c := range map[string]struct{ config, want string }{
 		"a number": {"device \"zwave\" {\nid = 1624\n}",
-			`device "zwave": id 1624 is a number: put it in quotes, or 0x0658 becomes 1624`},
+			`device "zwave": id must be a string, but is the number 1624 (0x0658): put it in quotes`},
 		"a number in a list": {`device "zwave" { id = ["0658:0200", 1624] }`,
-			`device "zwave": id[1] 1624 is a number: put it in quotes, or 0x0658 becomes 1624`},
-		"a number at the top": {`only = 10`, `only 10 is a number: put it in quotes, or 0x000a becomes 10`},
+			`device "zwave": id[1] must be a string, but is the number 1624 (0x0658): put it in quotes`},
+		"a number at the top": {`only = 10`, `only must be a string, but is the number 10 (0x000a): put it in quotes`},
 		"a number in a block": {`first { serial = 0001 }`,
-			`first.serial 1 is a number: put it in quotes, or 0x0001 becomes 1`},
+			`first.serial must be a string, but is the number 1 (0x0001): put it in quotes`},
 		"a broken number":  {`only = 1.5`, `only 1.5 is not a string: put it in quotes`},
 		"a bool":           {`device "zwave" { id = true }`, `device "zwave": id true is not a string: put it in quotes`},
 		"a list in a list": {`only = [["a"]]`, `only[0] is neither a string nor a list of strings`},
@@ -137,7 +137,7 @@ func TestLabelledBlock_ErrorsAreOneSentence(t *testing.T) {
 		"a label twice": {"device \"a\" { id = \"1\" }\ndevice \"a\" { id = \"2\" }",
 			`device "a" is declared twice: give each its own type`},
 		"two mistakes": {"device \"a\" { id = 1 }\ndevice \"b\" { serail = \"2\" }",
-			`device "a": id 1 is a number: put it in quotes, or 0x0001 becomes 1; device "b": Invalid label: ` +
+			`device "a": id must be a string, but is the number 1 (0x0001): put it in quotes; device "b": Invalid label: ` +
 				`No argument or block type is named "serail". Did you mean "serial"?`},
 		"an unknown top level": {`devise "a" { id = "1" }`,
 			`Invalid label: No argument or block type is named "devise". Did you mean "device"?`},
@@ -157,9 +157,9 @@ func TestLabelledBlock_ErrorsAreOneSentence(t *testing.T) {
 }
 
 func TestStrings_ReportAnUnquotedHexNumber(t *testing.T) {
-	_, err := decodeAgent(t, labelledSchema, "device \"zwave\" {\nid = 0x0658\n}") // HCL1 only: HCL2 has no hex numbers
-	test.EqError(t, err, `device "zwave": id 1624 is a number: put it in quotes, or 0x0658 becomes `+
-		`1624`)
+	_, err := decodeAgent(t, labelledSchema, "device \"zwave\" {\nid = 0x0658\n}") // HCL2 has no hex
+	test.EqError(t, err, `device "zwave": id must be a string, but is the number 1624 (0x0658): put it in `+
+		`quotes`)
 }
 
 func TestLabelledBlock_TextIsExpandedOnce(t *testing.T) {

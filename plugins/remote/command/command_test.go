@@ -201,10 +201,10 @@ func TestConfig_ErrorsAreOneSentence(t *testing.T) {
 		want  string
 	}{
 		"none":     {want: "no such file or directory"},
-		"no block": {files: map[string]string{"a.hcl": `plugin "raw_exec" {}`}, want: `has no block plugin "nomad-driver-remote", only "raw_exec"`},
+		"no block": {files: map[string]string{"a.hcl": `plugin "raw_exec" {}`}, want: `has no plugin block "nomad-driver-remote", only "raw_exec"`},
 		"two files": {
 			files: map[string]string{"a.hcl": block(endpoint), "b.hcl": block(endpoint)},
-			want:  "has several blocks, of which Nomad uses the last: keep one of the blocks in DIR/a.hcl and DIR/b.hcl",
+			want:  "has several blocks, and Nomad uses only the last one: keep one of the blocks in DIR/a.hcl and DIR/b.hcl",
 		},
 		"two in a file": {
 			files: map[string]string{"a.hcl": block(endpoint) + "\n" + block(endpoint)}, want: "has several blocks",
@@ -214,8 +214,8 @@ func TestConfig_ErrorsAreOneSentence(t *testing.T) {
 		"a wrong value":  {files: map[string]string{"a.hcl": block(`endpoint "box" {}`)}, want: `endpoint "box" has no ssh block`},
 		"no endpoint":    {files: map[string]string{"a.hcl": block("")}, want: "no endpoint is configured"},
 		"extra argument": {args: []string{"x"}, want: "usage: list [-config PATH] [-json]"},
-		"no such flag":   {args: []string{"-x"}, want: "flag provided but not defined: -x: usage: list"},
-		"another block":  {files: map[string]string{"a.json": `{"client": {"enabled": true}}`}, want: "has no block plugin"},
+		"no such flag":   {args: []string{"-x"}, want: "flag provided but not defined: -x; usage: list"},
+		"another block":  {files: map[string]string{"a.json": `{"client": {"enabled": true}}`}, want: "has no plugin block"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "nomad.d")

@@ -264,14 +264,14 @@ func TestCheck_ReadsAnAgentsFileOrABareConfig(t *testing.T) {
 func TestCheck_ReportsMistakes(t *testing.T) {
 	m := newMachine(t)
 	for name, c := range map[string]struct{ config, want, printed string }{
-		"no such block": {`plugin "nomad-device-usbs" {}`, `has no block plugin "nomad-device-usb", only ` +
-			`"nomad-device-usbs": name the block like the file in plugin_dir`, ""},
+		"no such block": {`plugin "nomad-device-usbs" {}`, `has no plugin block "nomad-device-usb", only ` +
+			`"nomad-device-usbs": use the name of the file in plugin_dir`, ""},
 		"no plugin at all": {`client { enabled = true }`, `No argument or block type is named "client".`, ""},
 		"an option misspelt": {`devise "z" { id = "10c4:ea60" }`, `Invalid label: No argument or block type is named ` +
 			`"devise". Did you mean "device"?`, ""},
 		"not HCL": {"device \"z\" {", `object expected closing RBRACE got: EOF`, ""},
-		"one mistake": {"device \"z\" {\nid = 0x0658\n}", `device "z": id 1624 is a number: put it in quotes, ` +
-			`or 0x0658 becomes 1624`, ""},
+		"one mistake": {"device \"z\" {\nid = 0x0658\n}", `device "z": id must be a string, but is the number ` +
+			`1624 (0x0658): put it in quotes`, ""},
 		"two mistakes": {"device \"y\" { idd = \"1\" }\ndevice \"z\" {\nid = 0x0658\n}",
 			`the configuration has 2 mistakes`, `device "y": Invalid label: No argument or block type is named "idd". Did ` +
 				`you mean "id"?`},
@@ -301,7 +301,7 @@ func TestCheck_ReadsDirectory(t *testing.T) {
 	m := newMachine(t)
 	dir := t.TempDir()
 	m.must(os.WriteFile(dir+"/a.hcl", []byte("client { enabled = true }"), 0o644))
-	test.ErrorContains(t, check(new(bytes.Buffer), dir), "has no block plugin")
+	test.ErrorContains(t, check(new(bytes.Buffer), dir), "has no plugin block")
 	m.must(os.WriteFile(dir+"/b.json", []byte(`{"plugin": {"nomad-device-usb": {"config": `+
 		`{"root": "`+m.root+`", "shadow_dir": "`+m.nodes+`"}}}}`), 0o644))
 	var out bytes.Buffer

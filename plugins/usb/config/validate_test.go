@@ -29,8 +29,8 @@ func TestConfig_ErrorsAreOneSentence(t *testing.T) {
 	const kernelsName = `or list "other" in nodes and use the kernel's name`
 	const exclusive = `: neither can be inside the other: use different paths`
 	for name, c := range map[string]struct{ config, want string }{
-		"hex without quotes": {`device "zwave" { id = 0x0658 }`, `device "zwave": id 1624 is a number: put it in ` +
-			`quotes, or 0x0658 becomes 1624`},
+		"hex without quotes": {`device "zwave" { id = 0x0658 }`, `device "zwave": id must be a string, but is the ` +
+			`number 1624 (0x0658): put it in quotes`},
 		"hex read as decimal": {`device "zwave" { id = "1624" }`, `device "zwave": id "1624" is not vendor and product ` +
 			`as lsusb writes them, four hex digits each: use for example "10c4:ea60" or "10c4:*"`},
 		"no matcher": {`device "zwave" {}`, `device "zwave": no option selects devices: set id, ` +

@@ -187,8 +187,8 @@ func TestNomad_RefusesAnInvalidConfiguration(t *testing.T) {
 	refusal := conformance.RefuseManager(t, conformance.Binary{
 		Name: pluginName, Exe: exe, Env: map[string]string{roleVar: "plugin"}, Config: "device \"zwave\" {\nid = 0x0658\n}",
 	})
-	test.StrContains(t, refusal, `device "zwave": id 1624 is a number: put it in quotes, or 0x0658 becomes `+
-		`1624`)
+	test.StrContains(t, refusal, `device "zwave": id must be a string, but is the number 1624 (0x0658): `+
+		`put it in quotes`)
 }
 
 func TestUSB_ScansLeakNothing(t *testing.T) {
