@@ -34,7 +34,7 @@ func TestDocs_TroubleshootingQuotesRealMessages(t *testing.T) {
 			}
 		}
 	}
-	for _, ours := range []string{"no device is published", "no device was requested: a constraint of the job names " +
+	for _, ours := range []string{"no device is published", "no device was requested: a constraint in the job names " +
 		"a device that is unhealthy or missing",
 		"no driver is bound to interface ", "its device nodes can't be made: ", "contains other files",
 		"its id is now ",

@@ -36,7 +36,7 @@ func checkGroups(t *testing.T, groups []*device.DeviceGroup) {
 		var well []string
 		for _, d := range g.Devices {
 			if structs.ParseAttribute(d.ID).String == nil || strings.ContainsAny(d.ID, ", ") || ids[d.ID] {
-				t.Errorf("%s: id %q reads as a number, has a comma or a space, or occurs twice", name, d.ID)
+				t.Errorf("%s: id %q looks like a number, has a comma or a space, or occurs twice", name, d.ID)
 			}
 			ids[d.ID] = true
 			if d.Healthy {

@@ -32,7 +32,7 @@ func (p *Server) listen(ctx context.Context, events func(context.Context, func()
 			return
 		}
 		if err == nil {
-			err = errors.New("the stream of events ended")
+			err = errors.New("the event stream ended")
 		}
 		failing.failed("failed to listen for events (scans still find devices)", err)
 		if time.Since(started) > lastListen {

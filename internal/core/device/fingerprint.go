@@ -73,7 +73,7 @@ func (p *Server) scanAnyway(inst *instance) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if p.abandoned && p.ctx.Err() == nil {
-			p.logger.Error("Nomad reserves devices, but does not ask for the list of devices: " + givenUp)
+			p.logger.Error("devices can still be reserved, but " + givenUp)
 		}
 	})
 }
@@ -86,7 +86,7 @@ func (p *Server) isGivenUp() bool {
 	return p.abandoned
 }
 
-const givenUp = "it has given up on this plugin and misses all later changes; restart the agent"
+const givenUp = "Nomad no longer reads the list of devices and misses all changes: restart the agent"
 
 // givenAfter is how long after a reservation a stream may still be opened: if the plugin was killed,
 // Nomad repeats the reservation and reopens the stream.
@@ -151,7 +151,7 @@ func (p *Server) deliver(ctx context.Context, groups <-chan []*device.DeviceGrou
 		case <-ctx.Done():
 			return
 		case <-first.C:
-			p.logger.Warn("the first scan takes long: no device is published until it ends")
+			p.logger.Warn("the first scan for devices is slow: no device is published until it ends")
 		case now, open = <-groups:
 			if !open { // superseded
 				<-ctx.Done()

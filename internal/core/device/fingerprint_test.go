@@ -80,7 +80,7 @@ func TestFingerprint_HangingFirstScanSendsEmptyListSoon(t *testing.T) {
 		silent(t, ch)
 		time.Sleep(firstWait)
 		want(t, next(t, ch), "")
-		test.Eq(t, 1, log.count("the first scan takes long"), test.Sprintf("got\n%s", log))
+		test.Eq(t, 1, log.count("the first scan for devices is slow"), test.Sprintf("got\n%s", log))
 		time.Sleep(time.Minute)
 		silent(t, ch)
 		close(w.hang)
@@ -403,7 +403,7 @@ func TestEvents_CauseScansAndAreRestartedAfterAnError(t *testing.T) {
 		synctest.Wait()
 		n = calls.Load()
 		test.Eq(t, 5, n, test.Sprintf("%d calls", n))
-		for text, n := range map[string]int{"no buffer space available": 1, "panic: short read": 1, "of events ended": 1} {
+		for text, n := range map[string]int{"no buffer space available": 1, "panic: short read": 1, "event stream ended": 1} {
 			test.Eq(t, n, log.count(text), test.Sprintf("%q does not occur %d times in\n%s", text, n, log))
 		}
 		w.plug(sticks("ea60", "a:1"))
@@ -457,10 +457,10 @@ func TestSetConfig_MayBeRepeated(t *testing.T) {
 func TestSetConfig_RefusesBadOptions(t *testing.T) {
 	w := &world{}
 	for text, i := range map[string]Instance{
-		"the plugin created no instance":                   nil,
-		"the time between scans is 0s: use 50ms or more":   tuned{w, Options{}},
-		"the time between scans is -1s: use 50ms or more":  tuned{w, Options{Period: -time.Second}},
-		"settle time 0s or grace -1s is negative: use 0s ": tuned{w, Options{Period: time.Second, Grace: -time.Second}},
+		"the plugin created no instance":                    nil,
+		"the time between scans is 0s: use 50ms or more":    tuned{w, Options{}},
+		"the time between scans is -1s: use 50ms or more":   tuned{w, Options{Period: -time.Second}},
+		"settle time 0s or grace time -1s is negative: use": tuned{w, Options{Period: time.Second, Grace: -time.Second}},
 	} {
 		p := New(t.Context(), hclog.NewNullLogger(), Plugin[noConfig]{
 			Name: "test", New: func(noConfig, hclog.Logger) (Instance, error) {

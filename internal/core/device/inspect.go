@@ -125,9 +125,9 @@ func checkID(id string) error {
 	case strings.Contains(id, ","):
 		return errors.New("the id has a comma, which separates ids in a constraint")
 	case strings.TrimSpace(id) != id:
-		return errors.New("the id begins or ends with a space, which a constraint ignores")
+		return errors.New("the id begins or ends with a space, which constraints ignore")
 	case structs.ParseAttribute(id).String == nil:
-		return errors.New("the id reads as a number or truth value, which a constraint never finds")
+		return errors.New("the id looks like a number or a truth value, which constraints never match")
 	}
 	return nil
 }
@@ -135,11 +135,11 @@ func checkID(id string) error {
 func cleanAttribute(key string, a *structs.Attribute) (*structs.Attribute, error) {
 	switch {
 	case key == "" || !printable(key):
-		return nil, errors.New("the name is not printable text")
+		return nil, errors.New("the name is empty or not printable text")
 	case a == nil:
 		return nil, errors.New("the attribute has no value")
 	case a.Float != nil && (math.IsNaN(*a.Float) || math.IsInf(*a.Float, 0)):
-		return nil, errors.New("the value is not a number that can be compared") // Nomad's servers panic on it
+		return nil, errors.New("the value is infinite or not a number") // Nomad's servers panic on it
 	}
 	if err := a.Validate(); err != nil {
 		return nil, err

@@ -157,7 +157,7 @@ func (o Options) check() error {
 	case o.Period < minPeriod:
 		return fmt.Errorf("the time between scans is %s: use %s or more", o.Period, minPeriod)
 	case o.Settle < 0 || o.Grace < 0:
-		return fmt.Errorf("settle time %s or grace %s is negative: use 0s or more", o.Settle, o.Grace)
+		return fmt.Errorf("settle time %s or grace time %s is negative: use 0s or more", o.Settle, o.Grace)
 	}
 	return nil
 }

@@ -99,7 +99,7 @@ func (p *Server) reserve(ctx context.Context, inst *instance, ids []string) (*de
 func releaseAll(ctx context.Context, r Releaser, ids []string) error {
 	leases, err := r.Leases(ctx, ids...)
 	if err != nil {
-		return fmt.Errorf("failed to list the leases of devices: %w", err)
+		return fmt.Errorf("failed to list device leases: %w", err)
 	}
 	var all error
 	for _, l := range leases {
@@ -112,7 +112,7 @@ func releaseAll(ctx context.Context, r Releaser, ids []string) error {
 
 func release(ctx context.Context, r Releaser, l Lease) error {
 	if err := r.Release(ctx, l); err != nil {
-		return fmt.Errorf("failed to release device %q, which %s holds: %w", l.ID, l.Holder, err)
+		return fmt.Errorf("failed to release device %q, held by %s: %w", l.ID, l.Holder, err)
 	}
 	return nil
 }
@@ -130,9 +130,9 @@ func (p *Server) sweep(ctx context.Context, r Releaser, period time.Duration) {
 			return err
 		})
 		if err != nil && ctx.Err() == nil {
-			failing.failed("failed to list the leases of devices", err)
+			failing.failed("failed to list device leases", err)
 		} else if failing.over() {
-			p.logger.Info("listing the leases of devices works again")
+			p.logger.Info("listing device leases works again")
 		}
 		for _, l := range leases {
 			if slot := p.slot(l.ID); l.Ended && slot.TryAcquire(1) {

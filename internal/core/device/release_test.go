@@ -211,7 +211,7 @@ func TestReleaser_RefusesADeviceThatStaysInUse(t *testing.T) {
 		l.set(func(l *pool) { l.sets["tank-a"].busy = true })
 		began := time.Now()
 		_, err := p.Reserve([]string{"tank-a", "tank-b"})
-		must.EqError(t, err, `failed to release device "tank-a", which reservation 1 holds: process 17 uses dataset tank-a: `+
+		must.EqError(t, err, `failed to release device "tank-a", held by reservation 1: process 17 uses dataset tank-a: `+
 			`the device is still in use (after a wait of 10s)`)
 		must.Eq(t, 10*time.Second, time.Since(began))
 		wantHeld(t, l, "tank-a")
@@ -244,7 +244,7 @@ func TestReleaser_SweepsEndedLeases(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		wantHeld(t, l, "tank-a", "tank-b")
 		must.Eq(t, 1, log.count("a lease has ended, but its device is still held: failed to release device \"tank-a\", "+
-			"which reservation 1 holds"))
+			"held by reservation 1"))
 		l.set(func(l *pool) { l.sets["tank-a"].busy = false })
 		time.Sleep(time.Minute)
 		wantHeld(t, l, "tank-b")
@@ -282,7 +282,7 @@ func TestReleaser_FailedReserveHoldsNothing(t *testing.T) {
 
 		l.set(func(l *pool) { l.fail, l.damaged = nil, errors.New("pool is suspended") })
 		_, err = p.Reserve([]string{"tank-a"})
-		must.EqError(t, err, "failed to list the leases of devices: pool is suspended")
+		must.EqError(t, err, "failed to list device leases: pool is suspended")
 		wantHeld(t, l)
 	})
 }

@@ -37,7 +37,7 @@ func (p *Server) Reserve(ids []string) (*device.ContainerReservation, error) {
 		return nil, err
 	case len(ids) == 0:
 		// the scheduler requests none if no healthy device meets a constraint
-		return nil, errors.New("no device was requested: a constraint of the job names a device that is unhealthy or missing")
+		return nil, errors.New("no device was requested: a constraint in the job names a device that is unhealthy or missing")
 	}
 	ids = slices.Sorted(slices.Values(ids))
 	for i := range ids[1:] {
@@ -54,7 +54,7 @@ func (p *Server) Reserve(ids []string) (*device.ContainerReservation, error) {
 	defer stop()
 	r, err := p.await(ctx, inst, ids)
 	if err != nil && p.isGivenUp() && p.ctx.Err() == nil {
-		err = fmt.Errorf("%w (Nomad does not ask for the list of devices: %s)", err, givenUp)
+		err = fmt.Errorf("%w (%s)", err, givenUp)
 	}
 	switch {
 	case errors.As(err, new(passing)) && p.ctx.Err() != nil:

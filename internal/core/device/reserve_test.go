@@ -43,7 +43,7 @@ func TestReserve_RefusesUnusableDevicesImmediately(t *testing.T) {
 		ids  []string
 		want string
 	}{
-		"nothing": {nil, "no device was requested: a constraint of the job names a device that is unhealthy or " +
+		"nothing": {nil, "no device was requested: a constraint in the job names a device that is unhealthy or " +
 			"missing"},
 		"an unknown one":          {[]string{"z:1"}, `device "z:1" does not exist or was removed (known devices: a:1, b:1, c:1)`},
 		"one of two":              {[]string{"a:1", "z:1"}, `device "z:1" does not exist`},
@@ -304,9 +304,8 @@ func TestReserve_ScansWithoutStream(t *testing.T) {
 		w.plug(sticks("ea60", "a:1")) // b:1 vanishes: the plugin must keep scanning
 		time.Sleep(2 * time.Minute)
 		_, err := p.Reserve([]string{"b:1"})
-		wantError(t, err, `device "b:1" does not exist or was removed (known devices: a:1) (Nomad does not ask for the `+
-			`list of devices: it has given up on this plugin `+
-			`and misses all later changes; restart the agent)`)
+		wantError(t, err, `device "b:1" does not exist or was removed (known devices: a:1) (Nomad no longer reads the list `+
+			`of devices and misses all changes: restart the agent)`)
 		n := l.count("restart the agent")
 		test.Eq(t, 1, n, test.Sprintf("it is logged %d times", n))
 
