@@ -24,7 +24,7 @@ func Eventually(t testing.TB, what string, ok func() bool) {
 // Within waits until f returns no error. After the timeout it fails the test with f's last error.
 func Within(t testing.TB, timeout time.Duration, f func() error) {
 	t.Helper()
-	must.NoError(t, Poll(timeout, f), must.Sprintf("not within %v", timeout))
+	must.NoError(t, Poll(timeout, f), must.Sprintf("no success within %v", timeout))
 }
 
 // Poll calls f until it returns no error. After the timeout it returns f's last error.

@@ -218,7 +218,7 @@ func TestPlug_RefusesRealMachine(t *testing.T) {
 	}
 	before := listing(t, dir)
 	_, err := usbsim.Plug(dir, usbsim.Stick{})
-	test.ErrorContains(t, err, "has a sys that is not a simulation")
+	test.ErrorContains(t, err, "has a sys that is not simulated")
 	now := listing(t, dir)
 	test.Eq(t, before, now, test.Sprintf("there are %q, were", now))
 }
@@ -287,11 +287,11 @@ func TestPlug_IsNotDisturbedByHolds(t *testing.T) {
 func TestPlug_InvalidStickChangesNothing(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new")
 	for want, s := range map[string]usbsim.Stick{
-		`port "1-1.4" is not a bus up to 12 and a port: write it like "1-1"`:    {Port: "1-1.4"},
-		`port "13-1" is not a bus up to 12 and a port: write it like "1-1"`:     {Port: "13-1"},
-		`port "../x-1" is not a bus up to 12 and a port: write it like "1-1"`:   {Port: "../x-1"},
-		`id "10c4" is not vendor and product in hex: write it like "10c4:ea60"`: {ID: "10c4"},
-		`function "disk" is not known: use "tty" or "hidraw"`:                   {Functions: []string{"tty", "disk"}},
+		`port "1-1.4" is not BUS-PORT, with a bus from 1 to 12: use for example "1-1"`:  {Port: "1-1.4"},
+		`port "13-1" is not BUS-PORT, with a bus from 1 to 12: use for example "1-1"`:   {Port: "13-1"},
+		`port "../x-1" is not BUS-PORT, with a bus from 1 to 12: use for example "1-1"`: {Port: "../x-1"},
+		`id "10c4" is not VENDOR:PRODUCT in hex: use for example "10c4:ea60"`:           {ID: "10c4"},
+		`function "disk" is not known: use "tty" or "hidraw"`:                           {Functions: []string{"tty", "disk"}},
 	} {
 		_, err := usbsim.Plug(dir, s)
 		test.EqError(t, err, want)

@@ -28,7 +28,7 @@ type Server struct {
 }
 
 // ErrMissing is returned by Write on a machine without an OpenSSH server.
-var ErrMissing = errors.New("the program sshd of the package openssh-server is missing")
+var ErrMissing = errors.New("the program sshd is missing (package openssh-server)")
 
 // Write writes the files of a server that listens on 127.0.0.1 to a directory. It keeps existing keys. The options are
 // lines of sshd_config(5), which take precedence over those of this package.

@@ -58,11 +58,11 @@ const maxFunctions = 15
 func (s *Stick) complete() error {
 	s.ID = cmp.Or(s.ID, "10c4:ea60")
 	if !idForm.MatchString(s.ID) {
-		return fmt.Errorf("id %q is not vendor and product in hex: write it like \"10c4:ea60\"", s.ID)
+		return fmt.Errorf("id %q is not VENDOR:PRODUCT in hex: use for example \"10c4:ea60\"", s.ID)
 	}
 	s.Port = cmp.Or(s.Port, "1-1")
 	if !portForm.MatchString(s.Port) || s.bus() > lastBus {
-		return fmt.Errorf("port %q is not a bus up to %d and a port: write it like \"1-1\"", s.Port, lastBus)
+		return fmt.Errorf("port %q is not BUS-PORT, with a bus from 1 to %d: use for example \"1-1\"", s.Port, lastBus)
 	}
 	if len(s.Functions) == 0 {
 		s.Functions = []string{"tty"}
@@ -147,7 +147,7 @@ func Plug(dir string, s Stick) (_ *Plugged, err error) {
 		}
 	}
 	if err := p.write(); err != nil {
-		return nil, fmt.Errorf("failed to plug into port %s: %w", s.Port, err)
+		return nil, fmt.Errorf("failed to plug a stick into port %s: %w", s.Port, err)
 	}
 	return p, nil
 }
@@ -165,7 +165,7 @@ func open(dir string) (*os.Root, error) {
 	for _, name := range []string{"sys", "dev"} {
 		if exists(root, name) {
 			root.Close()
-			return nil, fmt.Errorf("%s has a %s that is not a simulation: use a directory that is empty or missing", dir, name)
+			return nil, fmt.Errorf("%s has a %s that is not simulated: use an empty or a new directory", dir, name)
 		}
 	}
 	return root, nil
@@ -274,7 +274,7 @@ func nextAddress(root *os.Root, bus int) (int, error) {
 		}
 		return last, root.WriteFile(name, []byte(strconv.Itoa(last)+"\n"), 0o644)
 	}
-	return 0, fmt.Errorf("bus %d of %s is full", bus, root.Name())
+	return 0, fmt.Errorf("bus %d of %s has no free address", bus, root.Name())
 }
 
 // remove removes all files of the stick at a port, in an order in which no scan finds a partial

@@ -77,7 +77,7 @@ func Make(ctx context.Context, dir string, o Options) (Pool, error) {
 	}
 	pool, _ := Open(dir)
 	if err := pool.fill(ctx, dir, o); err != nil {
-		return Pool{}, errors.Join(fmt.Errorf("failed to make a pool of zfs-fuse: %w", err), Remove(dir))
+		return Pool{}, errors.Join(fmt.Errorf("failed to create a zfs-fuse pool: %w", err), Remove(dir))
 	}
 	return pool, nil
 }
@@ -232,14 +232,14 @@ func end(dir string) error {
 // check returns an error that names a missing requirement.
 func check() error {
 	if unix.Geteuid() != 0 {
-		return fmt.Errorf("only root can make a pool: %w", ErrMissing)
+		return fmt.Errorf("%w: only root can create a pool", ErrMissing)
 	}
 	if _, err := os.Lstat("/dev/fuse"); err != nil {
-		return fmt.Errorf("zfs-fuse needs FUSE, which provides /dev/fuse: %w", ErrMissing)
+		return fmt.Errorf("%w: zfs-fuse needs /dev/fuse", ErrMissing)
 	}
 	for _, program := range []string{"zfs-fuse", "zfs", "zpool"} {
 		if _, err := exec.LookPath(programs + program); err != nil {
-			return fmt.Errorf("a pool in a file needs the program %s of the package zfs-fuse: %w", program, ErrMissing)
+			return fmt.Errorf("%w: program %s (package zfs-fuse)", ErrMissing, program)
 		}
 	}
 	return nil

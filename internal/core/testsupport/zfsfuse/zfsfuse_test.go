@@ -67,7 +67,7 @@ func TestMake_NamesAMissingProgram(t *testing.T) {
 	t.Cleanup(func() { must.NoError(t, unix.Unmount(program, 0)) })
 	dir := filepath.Join(t.TempDir(), "pool")
 	_, err := zfsfuse.Make(t.Context(), dir, zfsfuse.Options{Size: 1 << 30})
-	must.ErrorContains(t, err, "needs the program zfs-fuse of the package zfs-fuse")
+	must.ErrorContains(t, err, "program zfs-fuse (package zfs-fuse)")
 	must.ErrorIs(t, err, zfsfuse.ErrMissing)
 	must.False(t, testsupport.Exists(dir))
 }
