@@ -82,8 +82,8 @@ func Resolve(field string, extra []string) (*Account, error) {
 		case may:
 			a.Groups = append(a.Groups, gid)
 		case gid != a.GID:
-			return nil, fmt.Errorf("group %q can't be given to the task: the agent can't set groups, "+
-				"and is not a member of this group: run the agent as root", g)
+			return nil, fmt.Errorf("group %q can't be given to the task: the agent is not a member of the group "+
+				"and can't set groups; run the agent as root", g)
 		}
 	}
 	return a, nil
@@ -235,6 +235,6 @@ func checkNumber(kind, s string) error {
 	if _, err := parseID(s); err == nil || !number {
 		return nil
 	}
-	return fmt.Errorf("%s %q is neither a name nor an id: write an id as a decimal number from 0 to 4294967294, "+
+	return fmt.Errorf("%s %q is neither a name nor an id: an id is a decimal number from 0 to 4294967294, "+
 		"without sign, spaces or leading zeros", kind, s)
 }
