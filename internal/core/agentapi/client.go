@@ -78,7 +78,7 @@ type Refused struct {
 
 func (r *Refused) Error() string {
 	if r.Status == http.StatusForbidden {
-		return "access was denied (" + r.Text + "): set api.token_file to the file of a token with the documented policy"
+		return "access was denied (" + r.Text + "): set api.token_file to a file with a token that has the documented policy"
 	}
 	return fmt.Sprintf("the API returned status %d (%s)", r.Status, r.Text)
 }
