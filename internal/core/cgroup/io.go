@@ -75,7 +75,7 @@ func (g Group) setIOWeight(weight uint64) error {
 		written = true
 	}
 	if !written {
-		return errors.New("the kernel has no weights for I/O: it needs the BFQ scheduler, or io.cost with cgroup v2")
+		return errors.New("the kernel does not support I/O weights: they need the BFQ scheduler, or io.cost with cgroup v2")
 	}
 	return nil
 }

@@ -243,7 +243,7 @@ func (g Group) LimitHits() (uint64, error) {
 		return readUint(filepath.Join(dir, "memory.failcnt"))
 	})
 	if err != nil {
-		return 0, fmt.Errorf("failed to count hits of the memory limit: %w", err)
+		return 0, fmt.Errorf("failed to count how often the memory limit was hit: %w", err)
 	}
 	return hits, nil
 }

@@ -84,7 +84,7 @@ func (g Group) limit(l Limits) error {
 			memory = "max"
 		}
 	} else if l.Cpuset != "" && g.Has("cpuset") && filepath.Base(g.V1["cpuset"]) != filepath.Base(g.V1["cpu"]) {
-		return fmt.Errorf("failed to set cores %q: cpuset group %s is shared with other tasks", l.Cpuset, g.V1["cpuset"])
+		return fmt.Errorf("failed to set cores %q: other tasks share the cpuset cgroup %s", l.Cpuset, g.V1["cpuset"])
 	}
 	if l.Swappiness != nil {
 		swappiness = strconv.FormatUint(*l.Swappiness, 10)

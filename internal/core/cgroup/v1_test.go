@@ -57,7 +57,7 @@ func TestV1Create_RemovesItsGroupsAfterAnError(t *testing.T) {
 		want string // a part of the message
 	}{
 		{"more processes than the kernel takes", Limits{PidsMax: 1 << 40}, "pids.max"},
-		{"cores in a group of all tasks", Limits{Cpuset: "0"}, "shared with other tasks"},
+		{"cores in a group of all tasks", Limits{Cpuset: "0"}, "other tasks share"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

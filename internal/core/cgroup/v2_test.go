@@ -110,7 +110,7 @@ func TestV2Create_ReportsErrors(t *testing.T) {
 		test.NoError(t, v2Fixture(t, map[string]string{"io.weight": "-"}).Create(l))
 		test.NoError(t, v2Fixture(t, map[string]string{"io.bfq.weight": "-"}).Create(l))
 		err := v2Fixture(t, map[string]string{"io.weight": "-", "io.bfq.weight": "-"}).Create(l)
-		test.ErrorContains(t, err, "the kernel has no weights for I/O")
+		test.ErrorContains(t, err, "the kernel does not support I/O weights")
 	})
 	t.Run("a kernel without limits for I/O", func(t *testing.T) {
 		err := v2Fixture(t, map[string]string{"io.max": "-"}).Create(Limits{IOMax: []IOMax{{Disk: "8:0", ReadIOPS: 1}}})
