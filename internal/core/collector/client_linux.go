@@ -291,7 +291,7 @@ func (c *Client) find() *process {
 	return p
 }
 
-var errOther = errors.New("collector belongs to another build")
+var errOther = errors.New("the running collector is from another build")
 
 // greet connects to the running collector p. It returns an error if the caller must replace the collector, or start one
 // because p is nil.

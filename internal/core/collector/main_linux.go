@@ -224,7 +224,7 @@ func (s *server) answer(req *request, files []*os.File) (any, []*os.File) {
 // FIFOs. If a file cannot be opened, a new task gets an error, and a running task an event.
 func (s *server) take(req *request, files []*os.File, r *reply) (ends []*os.File, err error) {
 	if req.Spec == nil || req.Spec.ID == "" {
-		return nil, errors.New("a request to collect output names no task")
+		return nil, errors.New("the request to collect output has no task id")
 	}
 	o := &output{server: s, spec: *req.Spec, opened: make(chan struct{})}
 	s.mu.Lock()
