@@ -80,7 +80,7 @@ func (d *Driver) ExecTaskStreamingRaw(
 	cancel()
 	<-ended
 	if gone != nil {
-		return fmt.Errorf("command was killed because its client is gone: %w", gone)
+		return fmt.Errorf("command was killed because its client disconnected: %w", gone)
 	}
 	if err != nil {
 		return err
@@ -115,7 +115,7 @@ func (d *Driver) executor(id string, cmd []string) (Executor, error) {
 	}
 	t, ok := h.task.(Executor)
 	if c, err := d.Capabilities(); err != nil || !ok || !c.Exec {
-		return nil, fmt.Errorf("driver %s does not run commands in tasks", d.name)
+		return nil, fmt.Errorf("driver %s can't run commands in tasks", d.name)
 	}
 	if len(cmd) == 0 || cmd[0] == "" {
 		return nil, errors.New("command is empty")

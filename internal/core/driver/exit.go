@@ -51,7 +51,7 @@ func (d *Driver) waitExplained(ctx context.Context, h *handle, explained <-chan 
 	select {
 	case <-explained:
 	case <-time.After(explainTime):
-		d.logger.Warn("delivering the exit without the driver's explanation, which takes too long", "task", h.config.ID)
+		d.logger.Warn("the driver's explanation takes too long: reporting the exit without it", "task", h.config.ID)
 	case <-ctx.Done():
 	}
 }

@@ -32,7 +32,7 @@ func devices(cfg *drivers.TaskConfig) ([]task.Device, []task.Mount, error) {
 	for _, m := range cfg.Mounts {
 		if m.Readonly && m.PropagationMode == structs.VolumeMountPropagationHostToTask {
 			return nil, nil, fmt.Errorf("volume_mount { destination = %q propagation_mode = %q read_only = true } is not "+
-				"supported: file systems that the host mounts in it later would be writable; remove one of the two options",
+				"supported: file systems that the host mounts in it later would be writable; remove read_only or propagation_mode",
 				m.TaskPath, m.PropagationMode)
 		}
 		if m.PropagationMode == structs.VolumeMountPropagationBidirectional {

@@ -157,7 +157,7 @@ func TestDevices_AreRestoredAfterAnAgentRestart(t *testing.T) {
 			"00000000": "{"}
 	})
 	_, _, err := a.StartTask(cfg)
-	test.ErrorContains(t, err, reservation.Prefix+"00000000 is not a reservation",
+	test.ErrorContains(t, err, reservation.Prefix+"00000000 is not a valid reservation",
 		test.Sprint("one that can't be read"))
 }
 

@@ -62,7 +62,7 @@ func diskOf(path string) (string, error) {
 	const within = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_XDEV | unix.RESOLVE_NO_MAGICLINKS
 	fd, err := unix.Openat2(dev, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: within})
 	if err != nil {
-		return "", fmt.Errorf("io_max: failed to find device %q in the file system of /dev: %w", path, err)
+		return "", fmt.Errorf("io_max: failed to find device %q in /dev: %w", path, err)
 	}
 	defer unix.Close(fd)
 

@@ -292,8 +292,8 @@ func environment(env map[string]string, who *account.Account) []string {
 func outputOf(cfg *drivers.TaskConfig, o *LogOptions, c task.Collector) (task.Output, error) {
 	out := task.Output{Collector: c, AllocDir: cfg.AllocDir}
 	if o != nil && out.Collector == task.CollectorNomad {
-		return out, errors.New("logs in config has no effect on this node, where Nomad collects the output " +
-			"(log_collection = \"nomad\"): use the task's own logs block")
+		return out, errors.New("the logs block in config has no effect on this node, because Nomad collects the output " +
+			"(log_collection = \"nomad\"): use the task's logs block outside config")
 	}
 	if o == nil {
 		defaults := defaultLogOptions()

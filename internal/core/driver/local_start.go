@@ -25,7 +25,7 @@ func (l *local) Start(ctx context.Context, s *Start) (Task, error) {
 	run := runOf(s.Task.AllocID, s.Task.Name)
 	over, err := l.onlyStart(ctx, run)
 	if err != nil {
-		return nil, fmt.Errorf("failed to start task: the agent that requested it is gone: %w", err)
+		return nil, fmt.Errorf("failed to start task: the agent that requested the start is gone: %w", err)
 	}
 	defer over()
 	t.client = l.client(t.storeDir)

@@ -32,8 +32,8 @@ func stateRoot(configured, name string) (string, error) {
 		if dir == "" {
 			home, err := os.UserHomeDir()
 			if err != nil {
-				return "", errors.New("state_dir is not set, and the agent's user has no home directory for a default: " +
-					"set it in the plugin's config")
+				return "", errors.New("state_dir has no default, because the agent's user has no home directory: " +
+					"set state_dir in the plugin's config")
 			}
 			dir = filepath.Join(home, ".local", "state")
 		}

@@ -30,7 +30,7 @@ func (o *TaskOptions) rlimits() ([]task.Rlimit, error) {
 		s, err1 := ulimitValue(soft)
 		h, err2 := ulimitValue(hard)
 		if err1 != nil || err2 != nil {
-			return nil, fmt.Errorf("ulimit %s = %q is not a limit: use a number or \"unlimited\", or both limits as "+
+			return nil, fmt.Errorf("ulimit %s = %q is not a limit: use a number, \"unlimited\", or two of these as "+
 				"\"soft:hard\"", name, text)
 		}
 		if s > h {

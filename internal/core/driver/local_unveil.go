@@ -25,13 +25,13 @@ const (
 func unveil(p PluginOptions, o TaskOptions, cfg *drivers.TaskConfig, cmd *task.Command) (*task.Unveil, error) {
 	switch {
 	case p.Unveil == unveilOff && len(o.Unveil) > 0:
-		return nil, errors.New("unveil can't be used on this node, whose operator does not confine tasks: remove it, or " +
+		return nil, errors.New("unveil can't be used on this node, which does not confine tasks: remove the option, or " +
 			"constrain the job to nodes where the driver's attribute unveil is not \"off\"")
 	case p.Unveil == unveilOff:
 		return nil, nil
 	case len(o.Unveil) > 0 && !p.UnveilByTask:
-		return nil, errors.New("unveil can't be used on this node, whose operator does not let jobs add paths " +
-			"(unveil_by_task): remove it")
+		return nil, errors.New("unveil can't be used on this node, because jobs are not allowed to add paths " +
+			"(unveil_by_task): remove the option")
 	}
 	u := &task.Unveil{Defaults: p.UnveilDefaults, Strict: p.Unveil == unveilStrict}
 	add := func(modes, path string, optional bool) {
@@ -93,6 +93,6 @@ func unveilLimit(p PluginOptions, abi int) string {
 	case abi == 0:
 		return "this kernel has no Landlock, so tasks can't be confined"
 	}
-	return fmt.Sprintf("this kernel has version %d of Landlock, and %d is needed to confine tasks completely", abi,
+	return fmt.Sprintf("this kernel has Landlock version %d, but complete confinement needs version %d", abi,
 		landlock.Complete)
 }

@@ -50,7 +50,7 @@ func TestUnveil_RefusalsAreOneSentence(t *testing.T) {
 		path    string
 		want    string
 	}{
-		{PluginOptions{Unveil: "off", UnveilByTask: true}, "r:/srv", "operator does not confine tasks"},
+		{PluginOptions{Unveil: "off", UnveilByTask: true}, "r:/srv", "does not confine tasks"},
 		{PluginOptions{Unveil: "strict"}, "r:/srv", "unveil_by_task"},
 		{PluginOptions{Unveil: "strict", UnveilByTask: true}, "/srv", "does not begin with access rights"},
 		{PluginOptions{Unveil: "strict", UnveilByTask: true}, "rwd:/srv", "does not begin with access rights"},
@@ -61,7 +61,7 @@ func TestUnveil_RefusalsAreOneSentence(t *testing.T) {
 		test.ErrorContains(t, err, row.want, test.Sprintf("%+v", row))
 	}
 	_, err := unveiledPaths("unveil_paths", []string{"r:/srv", "r:srv"})
-	test.EqError(t, err, `unveil_paths: the path of "r:srv" is not absolute: begin it with /`)
+	test.EqError(t, err, `unveil_paths: the path in "r:srv" is not absolute: begin it with /`)
 }
 
 func TestUnveil_ReportsAKernelThatCannotConfineTasks(t *testing.T) {
@@ -69,5 +69,5 @@ func TestUnveil_ReportsAKernelThatCannotConfineTasks(t *testing.T) {
 	test.Eq(t, "", unveilLimit(PluginOptions{Unveil: "off"}, 0))
 	test.Eq(t, "", unveilLimit(best, 3))
 	test.Eq(t, "this kernel has no Landlock, so tasks can't be confined", unveilLimit(best, 0))
-	test.Eq(t, "this kernel has version 2 of Landlock, and 3 is needed to confine tasks completely", unveilLimit(best, 2))
+	test.Eq(t, "this kernel has Landlock version 2, but complete confinement needs version 3", unveilLimit(best, 2))
 }

@@ -71,7 +71,7 @@ func TestExample_RunsModules(t *testing.T) {
 	status, err := h.InspectTask(cfg.ID)
 	must.NoError(t, err)
 	_, err = h.ExecTask(cfg.ID, []string{"true"}, time.Minute)
-	must.ErrorContains(t, err, "does not run commands in tasks")
+	must.ErrorContains(t, err, "can't run commands in tasks")
 
 	must.Wait(t, wait.InitialSuccess(wait.BoolFunc(func() bool {
 		text, _ := os.ReadFile("/proc/" + status.DriverAttributes["pid"] + "/status")
