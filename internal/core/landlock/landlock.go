@@ -103,7 +103,7 @@ func ConfineWrites(dirs ...string) error {
 	}
 	err := confineWrites(abi, dirs)
 	if err != nil {
-		return fmt.Errorf("failed to confine writes by Landlock: %w", err)
+		return fmt.Errorf("failed to confine writes with Landlock: %w", err)
 	}
 	return nil
 }

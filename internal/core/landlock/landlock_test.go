@@ -64,5 +64,5 @@ func TestConfineWrites_RefusesADirectoryThatIsALink(t *testing.T) {
 	link := filepath.Join(t.TempDir(), "link")
 	must.NoError(t, os.Symlink(t.TempDir(), link))
 	err := confined(t, []string{link}, func() error { return nil })
-	test.ErrorContains(t, err, "failed to confine writes by Landlock: open "+link)
+	test.ErrorContains(t, err, "failed to confine writes with Landlock: open "+link)
 }
