@@ -36,7 +36,7 @@ func (c *Copy) Write(number int64, data []byte) (n int, err error) {
 		return 0, fmt.Errorf("failed to write log file: %w", err)
 	}
 	if size+int64(len(data)) > c.limit {
-		return 0, fmt.Errorf("%s would have more than the allowed %d bytes", c.files.path(number), c.limit)
+		return 0, fmt.Errorf("%s would exceed the limit of %d bytes", c.files.path(number), c.limit)
 	}
 	for n < len(data) {
 		written, err := retry(func() (int, error) { return unix.Write(c.files.file, data[n:]) })
@@ -66,7 +66,7 @@ func (c *Copy) use(number int64) error {
 		c.files.dir, c.files.known = dir, known
 	}
 	if last := len(c.files.known) - 1; number < 0 || last >= 0 && number < c.files.known[last] {
-		return fmt.Errorf("%s is older than the newest file of the stream", c.files.path(number))
+		return fmt.Errorf("%s is older than the newest log file of the same stream", c.files.path(number))
 	}
 	fd, index, err := openFrom(c.files.dir, c.files.name, number)
 	if err != nil {
@@ -74,7 +74,7 @@ func (c *Copy) use(number int64) error {
 	}
 	if index != number {
 		unix.Close(fd)
-		return fmt.Errorf("the name %s is taken by a file that is not a log file", c.files.path(number))
+		return fmt.Errorf("%s exists, but is not a log file", c.files.path(number))
 	}
 	if c.files.file >= 0 {
 		unix.Close(c.files.file)

@@ -170,8 +170,8 @@ func TestCopy_RefusesInvalidWritesOfAnotherMachine(t *testing.T) {
 	}{
 		{"a negative number", -1, "x", "older"},
 		{"a number below the newest", 3, "x", "older"},
-		{"a name that is taken", 9, "x", "taken"},
-		{"a file that is too large", 10, strings.Repeat("x", 101), "more than"},
+		{"a name that is taken", 9, "x", "not a log file"},
+		{"a file that is too large", 10, strings.Repeat("x", 101), "exceed"},
 	} {
 		n, err := c.Write(step.number, []byte(step.data))
 		if err == nil || n != 0 || !strings.Contains(err.Error(), step.why) {

@@ -157,7 +157,7 @@ func openFrom(dir int, name string, index int64) (fd int, at int64, err error) {
 		}
 		return -1, 0, fmt.Errorf("failed to open log file: %w", &os.PathError{Op: "open", Path: path, Err: err})
 	}
-	return -1, 0, fmt.Errorf("failed to open log file: the names %s.N are taken", name)
+	return -1, 0, fmt.Errorf("failed to open log file: found no free name %s.NUMBER", name)
 }
 
 // exists reports whether an open directory still exists in the file system.

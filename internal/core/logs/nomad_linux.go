@@ -73,9 +73,9 @@ func checkNomadFIFO(st *unix.Stat_t, uid int) error {
 	case st.Mode&unix.S_IFMT != unix.S_IFIFO:
 		return errors.New("not a fifo")
 	case st.Nlink != 1:
-		return errors.New("fifo has a second hard link")
+		return errors.New("fifo has more than one hard link")
 	case int(st.Uid) != unix.Geteuid() && int(st.Uid) != uid:
-		return fmt.Errorf("fifo belongs to uid %d", st.Uid)
+		return fmt.Errorf("fifo belongs to another user (uid %d)", st.Uid)
 	}
 	return nil
 }
