@@ -89,7 +89,7 @@ func Recall(deviceEnv map[string]string) ([]*drivers.DeviceConfig, []*drivers.Mo
 		}
 		var m remembered
 		if err := json.Unmarshal([]byte(deviceEnv[name]), &m); err != nil {
-			return nil, nil, fmt.Errorf("environment variable %s is not a reservation: %w", name, err)
+			return nil, nil, fmt.Errorf("environment variable %s is not a valid reservation: %w", name, err)
 		}
 		if err := m.check(); err != nil {
 			return nil, nil, fmt.Errorf("environment variable %s: %w", name, err)
@@ -110,7 +110,7 @@ func (m remembered) check() error {
 			return err
 		}
 		if strings.Trim(d.Permissions, "rwm") != "" || d.Permissions == "" {
-			return fmt.Errorf("device %s has permissions %q: use letters of \"rwm\"", d.Host, d.Permissions)
+			return fmt.Errorf("device %s has invalid permissions %q: use only the letters r, w and m", d.Host, d.Permissions)
 		}
 	}
 	for _, b := range m.Mounts {

@@ -149,7 +149,7 @@ func TestReservation_RefusesInvalidValues(t *testing.T) {
 			&device.ContainerReservation{Devices: []*device.DeviceSpec{{HostPath: "/dev/a", TaskPath: "/dev/a",
 				CgroupPerms: "rwx"}}},
 			`{"devices":[{"host":"/dev/a","task":"/dev/a","permissions":"rwx"}]}`,
-			`device /dev/a has permissions "rwx": use letters of "rwm"`},
+			`device /dev/a has invalid permissions "rwx": use only the letters r, w and m`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := Remember(c.r); err == nil || !strings.Contains(err.Error(), c.want) || len(c.r.Envs) > 0 {
@@ -171,7 +171,7 @@ func TestRecall_ErrorNamesVariable(t *testing.T) {
 		env := maps.Clone(good.Envs)
 		env[Prefix+"deadbeef"] = value
 		devices, mounts, err := Recall(env)
-		if err == nil || !strings.Contains(err.Error(), Prefix+"deadbeef is not a reservation") || devices != nil ||
+		if err == nil || !strings.Contains(err.Error(), Prefix+"deadbeef is not a valid reservation") || devices != nil ||
 			mounts != nil {
 			t.Errorf("%q: got %v, %v, %v", value, devices, mounts, err)
 		}
