@@ -26,9 +26,9 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
-// errLost means that the connection to the supervisor was lost, because the supervisor was replaced. This ends the
-// commands that run in tasks, but not the tasks.
-var errLost = errors.New("command was ended: the supervisor was restarted")
+// errLost means that the supervisor was replaced while a command ran in a task. Commands end with
+// the connection to the supervisor; tasks keep running.
+var errLost = errors.New("command was killed because the supervisor was restarted")
 
 // Run runs a command in a task, and returns how it ended once all its output is written. When ctx ends, Run kills the
 // command and returns, even if the command's start hangs. The error is supervisor.ErrEnded if the task has ended.
