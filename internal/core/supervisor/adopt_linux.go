@@ -77,7 +77,7 @@ func foundTask(st *task.State) *process {
 // files may contain the driver's pidfd, which has the exit status even if no supervisor ran when the task ended.
 func (s *server) adopt(st *task.State, files []*os.File) (*Status, error) {
 	if st == nil || st.ID == "" {
-		return nil, errors.New("a request to adopt has no state")
+		return nil, errors.New("the adopt request has no task state")
 	}
 	own := foundTask(st)
 	p, _ := s.enter(own)
@@ -239,7 +239,7 @@ func (s *server) finish(p *process, e *task.Exit) {
 			e.OOMKilled = e.Signal != 0 || e.Code != 0
 		}
 		if err := s.saveExit(p, e); err != nil {
-			s.event(p.id, "The exit can't be recorded yet: %v", err)
+			s.event(p.id, "Failed to save the task's exit and will try again: %v", err)
 			s.mu.Lock()
 			p.advance(unsaved)
 			s.mu.Unlock()

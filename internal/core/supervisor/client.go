@@ -117,7 +117,7 @@ func (c *Client) Launch(ctx context.Context, st *task.State) (*task.State, error
 		r, err = c.call(ctx, &request{Op: opLaunch, State: st})
 	}
 	if err == nil && (r.Stat == nil || r.Stat.State == nil) {
-		err = fmt.Errorf("supervisor returned no state of task %s", st.ID)
+		err = fmt.Errorf("supervisor returned no state for task %s", st.ID)
 	}
 	if err != nil {
 		c.Forget(st.ID)
@@ -292,7 +292,7 @@ func (c *Client) adoptOver(ctx context.Context, conn *connection, h *hold) (*Sta
 		return nil, err
 	}
 	if r.Stat == nil {
-		return nil, fmt.Errorf("supervisor returned no status of task %s", h.state.ID)
+		return nil, fmt.Errorf("supervisor returned no status for task %s", h.state.ID)
 	}
 	if r.Stat.Exit != nil {
 		c.ended(h.state.ID, r.Stat.Exit)

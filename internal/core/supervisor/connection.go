@@ -46,7 +46,7 @@ func roundTrip(ctx context.Context, conn *connection, req *request, files ...*os
 	defer cancel()
 	r, err := conn.Call(limited, req, files...)
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		return nil, fmt.Errorf("supervisor did not finish %s within %v", req.Op, deadlines[req.Op])
+		return nil, fmt.Errorf("supervisor did not finish request %q within %v", req.Op, deadlines[req.Op])
 	}
 	if err != nil {
 		return nil, err
@@ -233,8 +233,8 @@ func (c *Client) dial(ctx context.Context) (*connection, error) {
 		r, err := roundTrip(greeting, conn, &request{Op: opHello})
 		cancel()
 		if err != nil || r.Hello == nil {
-			last = errors.Join(errors.New("supervisor did not answer hello"), err)
-			// ErrLost: the supervisor was about to end. Otherwise it hangs, or has a protocol before 3 (another hello).
+			last = errors.Join(errors.New("supervisor did not answer the hello request"), err)
+			// ErrLost: the supervisor was about to end. Otherwise it hangs, or its protocol (before 3) has another hello.
 			if !errors.Is(err, wire.ErrLost) && ctx.Err() == nil {
 				c.replace(conn)
 			}

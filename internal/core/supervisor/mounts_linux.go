@@ -26,7 +26,7 @@ import (
 // fit into a WebSocket control frame.
 var (
 	errLeftMounts    = errors.New("the task's processes have left its mount namespace: restart the task")
-	errUnknownMounts = errors.New("an earlier version did not save the task's mount namespace: restart the task")
+	errUnknownMounts = errors.New("an earlier plugin version did not save the task's mount namespace: restart the task")
 )
 
 // keepMounts keeps the mount namespace that the launcher created for a task. It saves the identity of the namespace in

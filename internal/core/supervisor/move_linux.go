@@ -47,8 +47,8 @@ func (c *Client) move(ctx context.Context, conn *connection, h *hello) error {
 	req := &request{Op: opUpgrade, Build: buildID()}
 	var changes []string
 	if h.Build != buildID() {
-		changes = append(changes, fmt.Sprintf("replaced the supervisor of another version (pid %d, build %s) by this "+
-			"plugin's (build %s)", h.PID, h.Build, buildID()))
+		changes = append(changes, fmt.Sprintf("replaced the supervisor of another version (pid %d, build %s) with this "+
+			"plugin's supervisor (build %s)", h.PID, h.Build, buildID()))
 	}
 	own := clientSurroundings()
 	if h.Surroundings != nil && !h.fits() {
@@ -68,7 +68,7 @@ func (c *Client) move(ctx context.Context, conn *connection, h *hello) error {
 		c.mu.Unlock()
 		if again {
 			c.noteMove("")
-			return fmt.Errorf("%w, and this process can't kill it", errUnfit)
+			return fmt.Errorf("%w, and this process can't kill that supervisor", errUnfit)
 		}
 		c.noteMove(fmt.Sprintf("replaced supervisor %d, which can't take over this agent's changed settings (%s)", h.PID,
 			h.Surroundings.differences(own)))

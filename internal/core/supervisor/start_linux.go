@@ -27,7 +27,7 @@ const startTimeout = 60 * time.Second
 // lost its connection repeats the request, launch returns the status of the first start.
 func (s *server) launch(st *task.State) (*Status, error) {
 	if st == nil || st.ID == "" {
-		return nil, errors.New("a request to launch has no state")
+		return nil, errors.New("the launch request has no task state")
 	}
 	s.launches.RLock()
 	defer s.launches.RUnlock()
@@ -219,7 +219,7 @@ func (s *server) inGroup(p *process, start func(dir *os.File) error) error {
 // startInit creates a task's pid namespace, and returns a pidfd of its init, which ends with the task's cgroup.
 func (s *server) startInit(p *process) (*os.File, error) {
 	if p.group.Mode == cgroup.None {
-		return nil, errors.New("the task can't have its own process ids (isolate = [\"pid\"]): it has no cgroup")
+		return nil, errors.New("isolate = [\"pid\"] can't be used: the task has no cgroup")
 	}
 	var init *os.File
 	err := s.inGroup(p, func(dir *os.File) (err error) {

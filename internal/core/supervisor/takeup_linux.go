@@ -68,7 +68,7 @@ func (s *server) takeUp(p *process, asked *task.State, other *process) bool {
 		_ = s.store.Remove(p.id)
 		return false
 	}
-	s.event(p.id, "Re-attached to an earlier run of this task (pid %d): no agent received the reply to its start",
+	s.event(p.id, "Re-attached to an earlier run of this task (pid %d): it had started, but no agent received the reply",
 		st.Identity.PID)
 	s.renameOutput(other, old, p.id)
 	s.reportLate(other)

@@ -27,7 +27,7 @@ func (s *server) upgrade(build string, with *surroundings, files []*os.File) err
 	}
 	defer s.launches.Unlock()
 	if s.anyUnsaved() {
-		return errors.New("an exit is not on disk yet: upgrade later")
+		return errors.New("a task's exit is not saved yet: upgrade later")
 	}
 	if with != nil && with.Fixed != s.surroundings.Fixed { // checked last: on this error the client kills this process
 		return fmt.Errorf("%w: %s", errUnfit, with.differences(s.surroundings))
