@@ -18,10 +18,10 @@ const maxCommand = 6 << 20
 // for the kernel.
 func (cmd *Command) Check() error {
 	if cmd.Path == "" {
-		return errors.New("command is empty: name a program, such as command = \"/bin/sleep\"")
+		return errors.New("command is empty: set it to a program, for example \"/bin/sleep\"")
 	}
 	if strings.ContainsRune(cmd.Path+strings.Join(cmd.Args, ""), 0) {
-		return errors.New("command contains a NUL character: remove it, since execve(2) cannot pass it to a program")
+		return errors.New("command contains a NUL character, which execve(2) cannot pass to a program: remove it")
 	}
 	size := 0
 	for _, list := range [][]string{cmd.Args, cmd.Env} {

@@ -106,7 +106,7 @@ const (
 )
 
 // ErrNoState is returned for a task without a state file.
-var ErrNoState = errors.New("no state of this task on disk")
+var ErrNoState = errors.New("the task has no state on disk")
 
 // DefaultDir contains the stores of plugins that run as root, unless the operator configures another directory. It is
 // removed with the last store.
@@ -253,9 +253,9 @@ func loadState(dir string) (*State, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, ErrNoState
 	case err != nil:
-		return nil, fmt.Errorf("state of this task is unreadable: %w", err)
+		return nil, fmt.Errorf("the task's state is unreadable: %w", err)
 	case st.Version > StateVersion || st.ID == "":
-		return nil, fmt.Errorf("state of this task is unreadable: version %d is unknown, or the id is missing", st.Version)
+		return nil, fmt.Errorf("the task's state is unreadable: version %d is unknown, or the id is missing", st.Version)
 	}
 	return &st, nil
 }

@@ -66,7 +66,7 @@ func TestStore_DistinguishesUnreadableFromMissing(t *testing.T) {
 			must.NoError(t, s.Save(&State{ID: "a/b/c"}))
 			must.NoError(t, os.WriteFile(filepath.Join(s.TaskDir("a/b/c"), "task.json"), []byte(content), 0o600))
 			_, err := s.Load("a/b/c")
-			test.ErrorContains(t, err, "state of this task is unreadable")
+			test.ErrorContains(t, err, "the task's state is unreadable")
 			test.False(t, errors.Is(err, ErrNoState))
 			states, err := s.List()
 			must.NoError(t, err, must.Sprint("list"))

@@ -40,10 +40,10 @@ func ParseUnveiled(option, text string) (UnveiledPath, error) {
 	modes, at, found := strings.Cut(text, ":")
 	switch {
 	case !found || modes == "" || strings.Trim(modes, "rwxc") != "":
-		return UnveiledPath{}, fmt.Errorf("%s: %q does not begin with access rights: write r, w, x and c (read, "+
-			"write, execute, create), a colon and a path, such as \"r:/etc/mime.types\"", option, text)
+		return UnveiledPath{}, fmt.Errorf("%s: %q does not begin with access rights: use r, w, x and c (read, "+
+			"write, execute, create), then a colon and a path, for example \"r:/etc/mime.types\"", option, text)
 	case !path.IsAbs(at):
-		return UnveiledPath{}, fmt.Errorf("%s: the path of %q is not absolute: begin it with /", option, text)
+		return UnveiledPath{}, fmt.Errorf("%s: the path in %q is not absolute: begin it with /", option, text)
 	}
 	return UnveiledPath{Path: path.Clean(at), Modes: modes}, nil
 }
