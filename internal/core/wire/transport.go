@@ -201,7 +201,7 @@ func (t *Transport) OwnPeer() error {
 		return err
 	}
 	if cred.Uid != 0 && int(cred.Uid) != os.Geteuid() {
-		return fmt.Errorf("process %d at the other end of the socket runs as user %d, not as root or this user",
+		return fmt.Errorf("process %d at the other end of the socket runs as user %d, neither as root nor as this user",
 			cred.Pid, cred.Uid)
 	}
 	return nil
