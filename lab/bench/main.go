@@ -84,7 +84,7 @@ type bench struct {
 
 func (b *bench) run(ctx context.Context) (err error) {
 	if os.Geteuid() != 0 {
-		return errors.New("root is required: limits need writable cgroups")
+		return errors.New("only root can run the benchmarks, because limits need writable cgroups")
 	}
 	b.dir, err = os.MkdirTemp("", "orbench-") // short, because unix sockets are created below it
 	if err != nil {

@@ -36,7 +36,7 @@ func (b *bench) takeTurns(ctx context.Context, pair [2]string, measured string, 
 		for side, start := range ways {
 			took, err := start()
 			if err != nil {
-				return fmt.Errorf("start %d by %s failed: %w", i, pair[side], err)
+				return fmt.Errorf("start %d with %s failed: %w", i, pair[side], err)
 			}
 			if i >= warmUp {
 				b.add(pair, measured, "ms", side, milliseconds(took))
