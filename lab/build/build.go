@@ -46,7 +46,7 @@ func Root(dir string) (string, error) {
 			return d, nil
 		}
 		if d == filepath.Dir(d) {
-			return "", fmt.Errorf("no go.work in %s or above: use a checkout of Outrider", dir)
+			return "", fmt.Errorf("no go.work in %s or its parents: run this in a checkout of Outrider", dir)
 		}
 	}
 }

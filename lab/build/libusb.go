@@ -16,10 +16,10 @@ import (
 // only the kernel's /sys, and are static programs that run on any Linux.
 func (b Builder) Libusb(ctx context.Context) error {
 	if b.Static {
-		return errors.New("built to run on any Linux")
+		return errors.New("a static build, which runs on any Linux")
 	}
 	if b.arch() != runtime.GOARCH {
-		return fmt.Errorf("built on %s for %s", runtime.GOARCH, b.arch())
+		return fmt.Errorf("cross-compiled on %s for %s", runtime.GOARCH, b.arch())
 	}
 	cmd := exec.CommandContext(ctx, "go", "env", "CGO_ENABLED")
 	cmd.Dir = b.Root

@@ -36,10 +36,10 @@ func TestLibusb_IsUsedIfPossible(t *testing.T) {
 		{name: "cgo turned off", tools: map[string]string{"gcc": "exit 0", "pkg-config": "exit 0"}, cgo: "0",
 			want: "cgo is off, or no C compiler is installed"},
 		{name: "static build", tools: map[string]string{"gcc": "exit 0", "pkg-config": "exit 0"}, b: Builder{Static: true},
-			want: "built to run on any Linux"},
+			want: "a static build, which runs on any Linux"},
 		{name: "another architecture", tools: map[string]string{"gcc": "exit 0", "pkg-config": "exit 0"},
 			b:    Builder{Arch: other},
-			want: "built on " + runtime.GOARCH + " for " + other},
+			want: "cross-compiled on " + runtime.GOARCH + " for " + other},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			path := t.TempDir()
