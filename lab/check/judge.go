@@ -42,7 +42,7 @@ func judge(w io.Writer, events io.Reader, noSkips bool) error {
 			}
 		case e.Test == "" && e.Action == "fail":
 			if !failed[e.Package] {
-				problems = append(problems, fmt.Errorf("%s failed outside of its tests", e.Package))
+				problems = append(problems, fmt.Errorf("%s failed outside its tests", e.Package))
 			}
 			delete(failed, e.Package) // a rerun of the package starts from zero
 		case e.Test == "":

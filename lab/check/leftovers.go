@@ -79,7 +79,7 @@ func (l *leftovers) own() (left []string) {
 			for line := range strings.Lines(string(text) + "\n" + link) {
 				if strings.Contains(line, l.dir) {
 					command, _ := os.ReadFile(filepath.Join(filepath.Dir(path), "cmdline"))
-					left = append(left, fmt.Sprintf("%s has %.200q (command %q)", path, line, command))
+					left = append(left, fmt.Sprintf("%s contains %.200q (command %q)", path, line, command))
 				}
 			}
 		}

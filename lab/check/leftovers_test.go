@@ -33,8 +33,8 @@ func TestLeftovers_AreReportedUntilRemoved(t *testing.T) {
 	must.NoError(t, sleeper.Start())
 
 	left := strings.Join(l.own(), "\n")
-	test.StrContains(t, left, "/proc/"+strconv.Itoa(sleeper.Process.Pid)+"/environ has ")
-	test.StrContains(t, left, "/proc/self/mountinfo has ")
+	test.StrContains(t, left, "/proc/"+strconv.Itoa(sleeper.Process.Pid)+"/environ contains ")
+	test.StrContains(t, left, "/proc/self/mountinfo contains ")
 	impatient, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
 	test.ErrorContains(t, l.check(impatient), "600")

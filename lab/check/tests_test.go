@@ -64,10 +64,10 @@ func TestRun_ReportsEachKindOfFailure(t *testing.T) {
 		{name: "a long test's skip in CI", file: long, ci: "true", flags: []string{"-short"},
 			hides: []string{"skipped: long"}},
 		{name: "a package does not compile", file: "package p\n\nvar x int = \"text\"\n",
-			fails: "m/p failed outside of its tests", shows: []string{`cannot use "text"`}},
+			fails: "m/p failed outside its tests", shows: []string{`cannot use "text"`}},
 		{name: "a test hangs", file: hangs, flags: []string{"-timeout=2s"}, fails: "exit status",
 			shows: []string{"TestHangs", "test timed out after 2s"}},
-		{name: "a package fails, its tests pass", file: testMain, fails: "m/p failed outside of its tests",
+		{name: "a package fails, its tests pass", file: testMain, fails: "m/p failed outside its tests",
 			shows: []string{"a leak"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
