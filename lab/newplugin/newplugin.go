@@ -124,7 +124,7 @@ func declare(file, name string) error {
 	}
 	const line = "var declared = map[string]Plugin{\n"
 	if strings.Count(string(old), line) != 1 {
-		return fmt.Errorf("failed to add the plugin to %s: want exactly one line %q", file, strings.TrimSpace(line))
+		return fmt.Errorf("failed to add the plugin to %s: the file needs exactly one line %q", file, strings.TrimSpace(line))
 	}
 	added := fmt.Sprintf("%s\t%q: {Device: true},\n", line, name)
 	text, err := format.Source([]byte(strings.Replace(string(old), line, added, 1)))
