@@ -66,11 +66,11 @@ func (f finder) find(ctx context.Context, progress func(format string, args ...a
 		return f.source(ctx, scratch)
 	})
 	if err != nil {
-		return "", fmt.Errorf("failed to get nomad %s (or set NOMAD_BIN to a nomad binary): %w", Version, err)
+		return "", fmt.Errorf("failed to get nomad %s (set NOMAD_BIN to use your own binary): %w", Version, err)
 	}
 	err = usable(ctx, path)
 	if err != nil {
-		return "", fmt.Errorf("failed to use the cached nomad: %w; remove the file to get another", err)
+		return "", fmt.Errorf("failed to use the cached nomad: %w; delete that file to get a new one", err)
 	}
 	return path, nil
 }
@@ -84,7 +84,7 @@ func usable(ctx context.Context, path string) error {
 		return fmt.Errorf("failed to run %s version: %w", path, err)
 	}
 	if line := fmt.Sprintf("%d.%d", v.Segments()[0], v.Segments()[1]); line != "1.11" && line != "2.0" {
-		return fmt.Errorf("%s is Nomad %s, but the plugins support Nomad 1.11 and 2.0", path, v)
+		return fmt.Errorf("%s is Nomad %s, but the plugins support only Nomad 1.11 and 2.0", path, v)
 	}
 	return nil
 }

@@ -87,7 +87,7 @@ func TestBinary_RefusesABrokenNomadBin(t *testing.T) {
 		"missing":   {filepath.Join(dir, "nothing"), "no such file"},
 		"directory": {dir, "permission denied"},
 		"not nomad": {silent, "version matches"},
-		"too old":   {fake(t, filepath.Join(dir, "old"), "1.9.0"), "support Nomad 1.11 and 2.0"},
+		"too old":   {fake(t, filepath.Join(dir, "old"), "1.9.0"), "support only Nomad 1.11 and 2.0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("NOMAD_BIN", tc.path)
