@@ -65,7 +65,7 @@ func New(ctx context.Context, dir, nomad string, progress func(format string, ar
 		return nil, err
 	}
 	if err := r.boot(ctx, base, nomad); err != nil {
-		return nil, errors.Join(fmt.Errorf("failed to start the root file system: %w", err), r.Close())
+		return nil, errors.Join(fmt.Errorf("failed to boot the root file system: %w", err), r.Close())
 	}
 	return r, nil
 }
@@ -105,7 +105,7 @@ func (r *Root) boot(ctx context.Context, base, nomad string) error {
 		return err
 	}
 	if out, _ := io.ReadAll(ready); string(out) != "ready\n" {
-		return fmt.Errorf("its process 1 ended: %s", stderr.String())
+		return fmt.Errorf("process 1 ended: %s", stderr.String())
 	}
 	return nil
 }
