@@ -47,7 +47,7 @@ func findKernel(ctx context.Context, progress func(string, ...any)) (kernel, err
 		return debian(ctx, "kernel", scratch, given)
 	})
 	if err != nil {
-		return kernel{}, fmt.Errorf("failed to get a kernel for the VM (or set %s to a linux-image .deb): %w", kernelEnv, err)
+		return kernel{}, fmt.Errorf("failed to get a VM kernel (set %s to use a linux-image .deb): %w", kernelEnv, err)
 	}
 	return unpacked(dir)
 }
