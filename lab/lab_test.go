@@ -74,7 +74,7 @@ func TestChooseRuntime_FollowsDockerAndTheRequest(t *testing.T) {
 		{name: "datasets in a container that is up", asked: auto, up: agent.Container, dataset: true,
 			err: noContainer},
 		{name: "another runtime", asked: agent.Host, up: agent.Container,
-			err: "the lab already runs as container; first stop it with: " + mage + " lab:down"},
+			err: "the lab already uses runtime container; first stop it with: " + mage + " lab:down"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			l, _ := quiet(t)

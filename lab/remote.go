@@ -62,7 +62,7 @@ func (l *Lab) makeHost(ctx context.Context) (h sshd.Server, err error) {
 func (l *Lab) remoteConfig(a agent.Agent) (string, error) {
 	me, err := user.Current()
 	if err != nil {
-		return "", fmt.Errorf("failed to find the current user, who logs in to the SSH host: %w", err)
+		return "", fmt.Errorf("failed to find the user who logs in to the SSH host: %w", err)
 	}
 	return "api { address = \"http://127.0.0.1:${http_port}\" }\n\n" +
 		l.host.Endpoint(endpoint, filepath.Join(a.StateDir(), "host"), me.Username), nil

@@ -36,7 +36,7 @@ func (l *Lab) Up(ctx context.Context, with With) error {
 	l.hint("lab:run plugins/exec-lite/example/hello.nomad.hcl")
 	l.hint("lab:shell # a shell with nomad on its PATH, and NOMAD_ADDR set")
 	if a.Info().Runtime == agent.Host && os.Geteuid() != 0 {
-		l.say("\nThe agent is not root: tasks cannot run as other users or have cgroup limits; Nomad's exec does not work.")
+		l.say("\nThe agent is not root: tasks can't run as other users, have cgroup limits or use Nomad's driver exec.")
 	}
 	return nil
 }
@@ -122,7 +122,7 @@ func (l *Lab) chooseRuntime(ctx context.Context, up agent.Agent) (r agent.Runtim
 	case up != nil && (r == auto || r == up.Info().Runtime):
 		r, why = up.Info().Runtime, "as before"
 	case up != nil:
-		return "", "", fmt.Errorf("the lab already runs as %s; first stop it with: %s lab:down", up.Info().Runtime, mage)
+		return "", "", fmt.Errorf("the lab already uses runtime %s; first stop it with: %s lab:down", up.Info().Runtime, mage)
 	case r == auto && needs:
 		r, why = agent.Host, "which datasets, SSH hosts and several nodes need"
 	case r != agent.Host:

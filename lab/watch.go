@@ -33,7 +33,7 @@ func (l *Lab) Watch(ctx context.Context, path string) error {
 			l.say("Error: %v", err)
 		}
 		if running.Err() == nil {
-			l.say("\nWaiting until %s is saved. Ctrl-C ends the watch, not the job.", path)
+			l.say("\nWaiting until %s is saved again. Ctrl-C ends the watch; the job keeps running.", path)
 		}
 		err = <-changed // fails if ctx has ended
 		if err != nil {
