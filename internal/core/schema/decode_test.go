@@ -157,7 +157,7 @@ func TestLabelledBlock_ErrorsAreOneSentence(t *testing.T) {
 }
 
 func TestStrings_ReportAnUnquotedHexNumber(t *testing.T) {
-	_, err := decodeAgent(t, labelledSchema, "device \"zwave\" {\nid = 0x0658\n}") // HCL2 has no hex
+	_, err := decodeAgent(t, labelledSchema, "device \"zwave\" {\nid = 0x0658\n}") // HCL1 only: HCL2 has no hex numbers
 	test.EqError(t, err, `device "zwave": id must be a string, but is the number 1624 (0x0658): put it in `+
 		`quotes`)
 }
