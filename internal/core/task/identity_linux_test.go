@@ -114,8 +114,8 @@ func TestReadStat_ReportsNoZombieWhileAThreadRuns(t *testing.T) {
 	test.Eq(t, 7, exit.ExitCode(), test.Sprintf("ended with %v", err))
 }
 
-func TestProcesses_ReturnsTheSessionWithoutACgroup(t *testing.T) {
-	cmd := exec.Command("sh", "-c", "setsid sleep 60 & other=$!; sh -c 'sleep 60 & echo; wait' & wait; kill $other")
+func TestProcesses_ReturnsProcessesOfTheSession(t *testing.T) {
+	cmd := exec.Command("sh", "-c", "setsid sleep 60 & other=$!; sh -c 'sleep 60 & echo; wait' & wait $!; kill $other")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	out, err := cmd.StdoutPipe()
 	must.NoError(t, err)

@@ -168,7 +168,7 @@ func TestCache_KeepsUnreadableEnvironments(t *testing.T) {
 	mustBeTidy(t, c, 1) // the second Get has replaced the first environment, which is removed
 }
 
-func TestCache_UsesSyncedEnvironmentsAfterACrash(t *testing.T) {
+func TestCache_ReusesEnvironmentsAfterAReboot(t *testing.T) {
 	c := testCache(t)
 	s := Spec{Key: "k", Build: building(3)}
 	e := mustGet(t, c, s)
