@@ -29,7 +29,7 @@ var adoptCommand = command{
     nomad-device-dataset adopt tank/fast/data | nomad volume create -
 
 The dataset stays in place until Nomad creates the volume. Its refquota becomes the capacity. Its
-folder sets the namespace: "team-a" for tank/fast/team-a/data, "default" for tank/fast/data.`,
+parent sets the namespace: "team-a" for tank/fast/team-a/data, "default" for tank/fast/data.`,
 	run: func(ctx context.Context, s *session, args []string) error {
 		dataset := args[0]
 		c, err := s.classOf(dataset)
@@ -63,7 +63,7 @@ folder sets the namespace: "team-a" for tank/fast/team-a/data, "default" for tan
 			return fmt.Errorf("failed to adopt %s: %w", dataset, err)
 		}
 		at("adopted")
-		s.say("Dataset %s waits for its volume. Pass the specification to \"nomad volume create -\".", dataset)
+		s.say("Dataset %s is ready. To make it a volume, pass the specification to \"nomad volume create -\".", dataset)
 		return s.specify(ctx, f)
 	},
 }
@@ -97,7 +97,7 @@ func (s *session) specify(ctx context.Context, f found) error {
 	if err == nil {
 		v["node_id"] = node
 	} else {
-		s.say("Add this node's node_id to the specification, because the agent did not report it: %v", err)
+		s.say("The agent did not report this node's id: add it as node_id to the specification (%v)", err)
 	}
 	s.json = true
 	return s.answer(v, nil)

@@ -110,7 +110,7 @@ func rolledBack(t *testing.T, n *node) {
 		n.fails("already exists", "snapshot", "data", "before")
 		n.fails("can't be the name of a snapshot", "snapshot", "data", "a/b")
 		n.fails(`"other" was not found`, "rollback", "other", "before")
-		n.fails("@after: does not exist", "rollback", "data", "after")
+		n.fails("@after does not exist", "rollback", "data", "after")
 	})
 	must.StrContains(t, n.does("rollback", "default/data", "before").stderr, "All later changes are lost.")
 	v.has("a", "old")
@@ -194,11 +194,11 @@ func named(t *testing.T, n *node) {
 		n.zfs("destroy", n.pool.Root+"/default/"+v.id+"@s")
 	}
 	liar.called("data")
-	n.refuses(`"data" could be default/data (`, "snapshot", "data", "s")
+	n.refuses(`"data" matches default/data (`, "snapshot", "data", "s")
 	liar.called(v.id)
 	must.NoError(t, v.call("delete"))
 	must.NoError(t, liar.call("delete"))
-	must.StrContains(t, n.does("trash", "restore", v.id).stderr, "Volume default/data waits for its new volume.")
+	must.StrContains(t, n.does("trash", "restore", v.id).stderr, "Volume default/data can be restored.")
 }
 
 func hidden(t *testing.T, n *node) {
@@ -238,7 +238,7 @@ func escaped(t *testing.T, n *node) {
 	shows("of volume "+quoted+" ("+v.id+"): ", n.run("snapshot", v.id, "/").stderr)
 	must.NoError(t, v.call("delete"))
 	shows(quoted, n.does("trash", "list").stdout)
-	shows("Volume "+quoted+" waits for its new volume", n.does("trash", "restore", v.id).stderr)
+	shows("Volume "+quoted+" can be restored", n.does("trash", "restore", v.id).stderr)
 }
 
 func answered(t *testing.T, n *node) {
@@ -298,7 +298,7 @@ func inTrash(t *testing.T, n *node) {
 	must.StrContains(t, n.does("list").stdout, "waits to become a volume")
 	n.does("trash", "empty") // does not destroy a restored volume
 	other := nomadVolume{n: n, id: v.id, name: "data", namespace: "ops", parameters: read(t, text).Parameters}
-	must.ErrorContains(t, other.call("create"), `the parameter adopt is for namespace "default"`)
+	must.ErrorContains(t, other.call("create"), `the key in "adopt" is for namespace "default"`)
 	back := n.specified(text)
 	must.NotEq(t, v.id, back.id)
 	must.EqOp(t, sum, back.sum())
@@ -306,19 +306,19 @@ func inTrash(t *testing.T, n *node) {
 	must.NoError(t, back.call("create")) // Nomad repeats create when an agent starts
 	must.ErrorContains(t, (&nomadVolume{n: n, id: v.id, name: "data2", namespace: "default",
 		parameters: back.parameters}).call("create"),
-		"has no dataset for the parameter adopt")
+		"has no dataset with the key")
 
 	must.NoError(t, back.call("delete"))
 	again := *back
 	again.id = v.id // after the delete the key is void: Nomad has shown it with the volume
-	must.ErrorContains(t, again.call("create"), "has no dataset for the parameter adopt")
+	must.ErrorContains(t, again.call("create"), "has no dataset with the key")
 	n.does("trash", "restore", "data")
 	n.does("trash", "empty", "data")
 	must.MapEmpty(t, n.all())
 	for range 2 {
 		must.NoError(t, n.create("data").call("delete"))
 	}
-	n.refuses(`"data" could be default/data (`, "trash", "restore", "data")
+	n.refuses(`"data" matches default/data (`, "trash", "restore", "data")
 	n.does("trash", "empty")
 	must.MapEmpty(t, n.all())
 }
@@ -385,7 +385,7 @@ func adoptedByHand(t *testing.T, n *node) {
 	n.answers(&got, "adopt", dataset) // the second adopt prints a new key
 	must.Eq(t, specified("copy", 32*mib, got), got)
 	former := nomadVolume{n: n, id: v.n.id, name: "copy", namespace: "default", parameters: read(t, text).Parameters}
-	must.ErrorContains(t, former.call("create"), "has no dataset for the parameter adopt")
+	must.ErrorContains(t, former.call("create"), "has no dataset with the key")
 
 	copied := n.create("copy", "adopt", got.Parameters["adopt"])
 	must.EqOp(t, "copy", copied.name)

@@ -135,7 +135,7 @@ func resolve(all []found, argument string, hidden error) (found, error) {
 	for _, f := range these {
 		names = append(names, f.String())
 	}
-	return found{}, fmt.Errorf("%q could be %s: use the id of one", argument, strings.Join(names, " or "))
+	return found{}, fmt.Errorf("%q matches %s: use an id", argument, strings.Join(names, " and "))
 }
 
 // lockTime is how long a command waits for the lock of a dataset.

@@ -61,8 +61,8 @@ snapshots exist: "zfs destroy" removes them.`,
 		case errors.Is(err, engine.ErrInUse):
 			return fmt.Errorf("failed to roll back volume %s to %q: %w; stop the job that uses the volume first", v, name, err)
 		case err != nil:
-			return fmt.Errorf("failed to roll back volume %s to %q (see: zfs list -t snapshot -r %s/%s): %w", v, name, v.Root,
-				v.Name, err)
+			return fmt.Errorf("failed to roll back volume %s to %q: %w; see: zfs list -t snapshot -r %s/%s", v, name, err,
+				v.Root, v.Name)
 		}
 		s.say("Volume %s was rolled back to %s. All later changes are lost.", v, name)
 		return s.answer(snapshot{v.key(), name}, func(io.Writer) {})
@@ -85,7 +85,7 @@ func claimed(ctx context.Context, v found) error {
 	}
 	for _, a := range volume.Allocations {
 		if a.ClientStatus == api.AllocClientStatusRunning || a.ClientStatus == api.AllocClientStatusPending {
-			return fmt.Errorf("dataset %s: %w by allocation %s of job %q", v.Name, engine.ErrInUse, a.ID, a.JobID)
+			return fmt.Errorf("dataset %s is %w by allocation %s of job %q", v.Name, engine.ErrInUse, a.ID, a.JobID)
 		}
 	}
 	return nil

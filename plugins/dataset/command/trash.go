@@ -56,7 +56,7 @@ NAME is an ID of "trash list", or the name of a volume if it is unique.`,
 // as waiting. The dataset stays in the trash until the new volume is created.
 func (s *session) restore(ctx context.Context, d found) error {
 	if d.Tags[engine.Kind] != "volume" {
-		return fmt.Errorf("%s was scratch of a task and can't be restored: copy its files from its dataset %s",
+		return fmt.Errorf("slot %s can't be restored, because only volumes can: copy its files from dataset %s",
 			d.key(), d.Name)
 	}
 	ctx, unlock, err := d.engine.Lock(ctx, d.key(), lockTime)
@@ -68,7 +68,7 @@ func (s *session) restore(ctx context.Context, d found) error {
 	if err := d.engine.Tag(ctx, d.Name, tags); err != nil { // fails if d has left the trash since it was listed
 		return fmt.Errorf("failed to restore %s: %w", d.key(), err)
 	}
-	s.say("Volume %s waits for its new volume. Pass the specification to \"nomad volume create -\".", d.title())
+	s.say("Volume %s can be restored. Pass the specification to \"nomad volume create -\".", d.title())
 	d.Tags = d.Tags.With(tags)
 	return s.specify(ctx, d)
 }

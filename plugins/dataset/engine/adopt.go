@@ -15,11 +15,11 @@ import (
 func (e *Engine) Adoptable(ctx context.Context, name string) (Dataset, error) {
 	full, err := e.full(name)
 	if err != nil {
-		return Dataset{}, fmt.Errorf("%w: it must be one or two levels below %s, with a name of letters, digits and ._:+-",
+		return Dataset{}, fmt.Errorf("%w: use one that is one or two levels below %s, with letters, digits and ._:+-",
 			err, e.root)
 	}
 	if strings.HasPrefix(name, ".") {
-		return Dataset{}, fmt.Errorf("dataset %s is in a folder reserved for the plugin", full)
+		return Dataset{}, fmt.Errorf("dataset %s is reserved for the plugin", full)
 	}
 	found, err := e.properties(ctx, 1, full)
 	if err != nil {
@@ -37,15 +37,15 @@ func (e *Engine) Adoptable(ctx context.Context, name string) (Dataset, error) {
 	p := found[0]
 	switch at := mountsOf(mounted, full); {
 	case p.value("type") != "filesystem":
-		return Dataset{}, fmt.Errorf("dataset %s is a %s, not a file system", full, p.value("type"))
+		return Dataset{}, fmt.Errorf("dataset %s is a ZFS %s, not a file system", full, p.value("type"))
 	case len(at) > 0:
 		return Dataset{}, fmt.Errorf("dataset %s is mounted at %s: unmount it first (zfs unmount %s)", full,
 			at[0].Mountpoint, full)
 	case strings.Trim(p.value("receive_resume_token"), "-") != "":
-		return Dataset{}, fmt.Errorf("dataset %s was received in part: send the rest first", full)
+		return Dataset{}, fmt.Errorf("dataset %s was received only in part: send the rest first", full)
 	case p.bytes("refquota") == 0:
-		return Dataset{}, fmt.Errorf("dataset %s has no refquota, which is a volume's capacity: set one (zfs set "+
-			"refquota=1G %s)", full, full)
+		return Dataset{}, fmt.Errorf("dataset %s has no refquota, which is a volume's capacity: set it (for example "+
+			"zfs set refquota=1G %s)", full, full)
 	}
 	return p.dataset(name, nil), nil
 }

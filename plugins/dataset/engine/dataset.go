@@ -113,7 +113,7 @@ var (
 	ErrExists         = errors.New("already exists")
 	ErrForeign        = errors.New("not made by this plugin")
 	ErrInUse          = errors.New("in use")
-	ErrTooSmall       = errors.New("more space is in use")
+	ErrTooSmall       = errors.New("too small for the existing data")
 	ErrNoSpace        = errors.New("no space left")
 	ErrHasClones      = errors.New("clones depend on it")
 	ErrLaterSnapshots = errors.New("later snapshots would be lost")

@@ -79,7 +79,7 @@ func (e *Engine) Find(ctx context.Context, name string, tags Tags) (Dataset, err
 	}
 	for tag, want := range tags {
 		if have := d.Tags[tag]; have != want {
-			return Dataset{}, fmt.Errorf("dataset %s belongs to %s %q, not %q: %w", name, tag, have, want, ErrForeign)
+			return Dataset{}, fmt.Errorf("dataset %s was %w for %s %q, but for %q", name, ErrForeign, tag, want, have)
 		}
 	}
 	return d, nil

@@ -296,7 +296,7 @@ var operations = []struct {
 		run(t, c.pool.Program, "hold", "mine", full)
 		err := c.Destroy(t.Context(), name)
 		must.ErrorIs(t, err, engine.ErrInUse)
-		must.ErrorContains(t, err, "held snapshots are "+full+" (see: zfs holds "+full+")")
+		must.ErrorContains(t, err, "snapshots have holds: "+full+" (see: zfs holds "+full+")")
 		oneSentence(t, err)
 		run(t, c.pool.Program, "release", "mine", full)
 	}},
@@ -350,7 +350,7 @@ var operations = []struct {
 
 		err = c.Destroy(t.Context(), name)
 		must.ErrorIs(t, err, engine.ErrHasClones)
-		must.StrContains(t, err.Error(), " is the origin of "+c.pool.Root+"/"+to)
+		must.StrContains(t, err.Error(), " is the origin of the clone "+c.pool.Root+"/"+to)
 		must.Eq(t, "three", read(t, c.mount(t, to), "file"))
 		must.NoError(t, c.Destroy(t.Context(), to)) // a clone must be destroyed before its origin
 	}},
@@ -384,7 +384,7 @@ var operations = []struct {
 		}
 		refused(name, "does not exist")
 		refused("a/b/c", "can't be the name of a dataset")
-		refused(".trash/x", "is in a folder reserved for the plugin")
+		refused(".trash/x", "is reserved for the plugin")
 		mount := filepath.Join(c.dirs, name)
 		run(t, c.pool.Program, "create", "-o", "mountpoint="+mount, full)
 		write(t, mount, "file", "theirs")
@@ -397,7 +397,7 @@ var operations = []struct {
 		run(t, c.pool.Program, "destroy", full+"/below")
 		if c.kind == "zfs" { // zfs-fuse does not support block devices
 			run(t, c.pool.Program, "create", "-V", "1M", full+"-device")
-			refused(name+"-device", "is a volume, not a file system")
+			refused(name+"-device", "is a ZFS volume, not a file system")
 			run(t, c.pool.Program, "destroy", full+"-device")
 		}
 		run(t, c.pool.Program, "set", "readonly=on", full)

@@ -35,7 +35,7 @@ func (f *failure) Error() string { return f.program + ": " + f.line }
 // run runs the program and returns its standard output. The kernel kills the program when this process ends.
 func (p program) run(ctx context.Context, args ...string) (string, error) {
 	if !filepath.IsAbs(p.path) {
-		return "", fmt.Errorf("the program %q must be an absolute path: %w", p.path, ErrUnavailable)
+		return "", fmt.Errorf("the path of the program %q is not absolute: %w", p.path, ErrUnavailable)
 	}
 	ctx, cancel := context.WithTimeout(ctx, programLimit)
 	defer cancel()
@@ -53,8 +53,8 @@ func (p program) run(ctx context.Context, args ...string) (string, error) {
 		return stdout.String(), err
 	}
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
-		return "", fmt.Errorf("the program %s can't be run (%w): install it, or set its path in the operator's file: %w",
-			p.path, errors.Unwrap(err), ErrUnavailable)
+		return "", fmt.Errorf("the program %s is %w (%w): install it, or set its path in the operator's file",
+			p.path, ErrUnavailable, errors.Unwrap(err))
 	}
 	what := filepath.Base(p.path) + " " + args[0]
 	if ctx.Err() != nil {
@@ -81,7 +81,7 @@ func hungIn(pool string) *atomic.Int32 {
 // If the program still hangs in the kernel 5 seconds later, it is abandoned.
 func (p program) wait(ctx context.Context, cmd *exec.Cmd) error {
 	if p.hung.Load() >= maxHung {
-		return fmt.Errorf("%d calls of %s hang (see: zpool status): %w", maxHung, cmd.Path, ErrUnavailable)
+		return fmt.Errorf("%s is %w: %d calls of it hang (see: zpool status)", cmd.Path, ErrUnavailable, maxHung)
 	}
 	if err := cmd.Start(); err != nil {
 		return err
@@ -105,7 +105,7 @@ func (p program) wait(ctx context.Context, cmd *exec.Cmd) error {
 			<-ended
 			p.hung.Add(-1)
 		}()
-		return fmt.Errorf("%s hangs (see: zpool status): %w", cmd.Path, ErrUnavailable)
+		return fmt.Errorf("%s is %w: it hangs (see: zpool status)", cmd.Path, ErrUnavailable)
 	}
 }
 

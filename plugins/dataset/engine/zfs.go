@@ -29,7 +29,7 @@ func (e *Engine) Check(ctx context.Context) error {
 	zpool := program{filepath.Join(filepath.Dir(e.program.path), "zpool"), e.program.hung}
 	text, err := zpool.run(ctx, "get", "-H", "-o", "value", "readonly", pool)
 	if err == nil && strings.TrimSpace(text) == "on" {
-		return fmt.Errorf("the pool %s was imported read-only: %w", pool, ErrUnavailable)
+		return fmt.Errorf("the pool %s is %w: it was imported read-only", pool, ErrUnavailable)
 	}
 	return e.usable(root[0])
 }
@@ -37,14 +37,14 @@ func (e *Engine) Check(ctx context.Context) error {
 // usable returns an error if datasets can't be made or used below an existing root.
 func (e *Engine) usable(root properties) error {
 	if kind := root.value("type"); kind != "filesystem" {
-		return fmt.Errorf("%s is a %s, not a file system: %w", e.root, kind, ErrUnavailable)
+		return fmt.Errorf("the root %s is %w: it is a ZFS %s, not a file system", e.root, ErrUnavailable, kind)
 	}
 	if root.value("readonly") == "on" {
-		return fmt.Errorf("%s is read-only: %w", e.root, ErrUnavailable)
+		return fmt.Errorf("the root %s is %w: it is read-only", e.root, ErrUnavailable)
 	}
 	if root.value("keystatus") == "unavailable" {
-		return fmt.Errorf("the key of %s is not loaded (load it with: zfs load-key %s): %w", e.root,
-			root.value("encryptionroot"), ErrUnavailable)
+		return fmt.Errorf("the root %s is %w: load its key (zfs load-key %s)", e.root, ErrUnavailable,
+			root.value("encryptionroot"))
 	}
 	return nil
 }
@@ -115,7 +115,7 @@ func (e *Engine) get(ctx context.Context, name string) (properties, error) {
 		return properties{}, e.missing(ctx, full, err)
 	}
 	if !found[0].ours() {
-		return properties{}, fmt.Errorf("dataset %s: %w", full, ErrForeign)
+		return properties{}, fmt.Errorf("dataset %s was %w", full, ErrForeign)
 	}
 	return found[0], nil
 }
@@ -127,7 +127,7 @@ func (e *Engine) missing(ctx context.Context, full string, err error) error {
 	case !strings.Contains(err.Error(), "does not exist"): // other failures do not prove that the dataset is missing
 		return unavailable(err)
 	case e.there(ctx, e.root):
-		return fmt.Errorf("dataset %s: %w", full, ErrNotFound)
+		return fmt.Errorf("dataset %s %w", full, ErrNotFound)
 	}
 	return e.noRoot(ctx, err)
 }
@@ -191,7 +191,7 @@ func (e *Engine) make(ctx context.Context, name string, s Spec, command string, 
 func (e *Engine) taken(ctx context.Context, name string) error {
 	p, err := e.get(ctx, name)
 	if err == nil {
-		return fmt.Errorf("dataset %s: %w", p.full, ErrExists)
+		return fmt.Errorf("dataset %s %w", p.full, ErrExists)
 	}
 	if errors.Is(err, ErrNotFound) {
 		return nil
@@ -226,8 +226,8 @@ func checkFolder(p properties) error {
 	if p.value("canmount") == "off" && p.tags() == nil {
 		return nil
 	}
-	return fmt.Errorf("dataset %s has the name of a folder but is not one: adopt or rename it, or set "+
-		"canmount=off to make it a folder", p.full)
+	return fmt.Errorf("no dataset can be made below %s: adopt or rename %s, or set its property canmount to off",
+		p.full, p.full)
 }
 
 // options returns the options for the creation of a dataset.
@@ -325,7 +325,7 @@ func (e *Engine) held(ctx context.Context, full string, err error) error {
 	if listErr != nil || len(names) == 0 {
 		return err
 	}
-	return fmt.Errorf("%w: held snapshots are %s (see: zfs holds %s)", err, strings.Join(names, ", "), names[0])
+	return fmt.Errorf("%w: snapshots have holds: %s (see: zfs holds %s)", err, strings.Join(names, ", "), names[0])
 }
 
 // dependents returns an error if clones depend on a dataset's snapshots, or if somebody made child datasets
@@ -339,9 +339,9 @@ func (e *Engine) dependents(ctx context.Context, full string) error {
 		name, origin, _ := strings.Cut(strings.TrimSpace(line), "\t")
 		switch {
 		case strings.HasPrefix(name, full+"/"):
-			return fmt.Errorf("dataset %s has a child dataset %s: %w", full, name, ErrForeign)
+			return fmt.Errorf("dataset %s has a child dataset %w: %s", full, ErrForeign, name)
 		case strings.HasPrefix(origin, full+"@"):
-			return fmt.Errorf("%s is the origin of %s: %w", full, name, ErrHasClones)
+			return fmt.Errorf("dataset %s is the origin of the clone %s: %w", full, name, ErrHasClones)
 		}
 	}
 	return nil
@@ -368,7 +368,7 @@ func (e *Engine) Rename(ctx context.Context, from, to string) error {
 		err = e.do(ctx, "rename", p.full, target)
 	}
 	if err != nil && !errors.Is(err, ErrInUse) && e.there(ctx, target) {
-		err = fmt.Errorf("dataset %s: %w", target, ErrExists)
+		err = fmt.Errorf("dataset %s %w", target, ErrExists)
 	}
 	if err != nil {
 		return also(err, remount())
@@ -383,7 +383,7 @@ func (e *Engine) snapshot(ctx context.Context, p properties, snapshot string) (s
 		return "", err
 	}
 	if !e.there(ctx, full) {
-		return "", fmt.Errorf("snapshot %s: %w", full, ErrNotFound)
+		return "", fmt.Errorf("snapshot %s %w", full, ErrNotFound)
 	}
 	return full, nil
 }
@@ -409,7 +409,7 @@ func (e *Engine) Snapshot(ctx context.Context, name, snapshot string) error {
 	}
 	if err := e.do(ctx, "snapshot", full); err != nil {
 		if e.there(ctx, full) {
-			return fmt.Errorf("snapshot %s: %w", full, ErrExists)
+			return fmt.Errorf("snapshot %s %w", full, ErrExists)
 		}
 		return err
 	}
@@ -438,7 +438,7 @@ func (e *Engine) Rollback(ctx context.Context, name, snapshot string) error {
 	}
 	mountErr := remount()
 	if err == nil && mountErr != nil {
-		return fmt.Errorf("dataset %s was rolled back, but failed to mount again: %w", p.full, mountErr)
+		return fmt.Errorf("dataset %s was rolled back, but can't be mounted again: %w", p.full, mountErr)
 	}
 	return also(err, mountErr)
 }

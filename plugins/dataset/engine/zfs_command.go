@@ -81,7 +81,7 @@ func (e *Engine) suspended() error {
 	pool := poolOf(e.root)
 	state, err := os.ReadFile(filepath.Join("/proc/spl/kstat/zfs", pool, "state"))
 	if err == nil && strings.TrimSpace(string(state)) == "SUSPENDED" {
-		return fmt.Errorf("the pool %s is suspended after errors (see: zpool status %s): %w", pool, pool, ErrUnavailable)
+		return fmt.Errorf("the pool %s is %w: suspended after errors (see: zpool status %s)", pool, ErrUnavailable, pool)
 	}
 	return nil
 }
@@ -111,8 +111,8 @@ func (e *Engine) properties(ctx context.Context, depth int, full string) ([]prop
 	for line := range strings.Lines(text) {
 		field := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
 		if len(field) != 4 { // a value with a newline could forge the properties of another dataset
-			return nil, fmt.Errorf("the property %s of %s, or of a dataset below it, is not this plugin's (%q): "+
-				"see zfs get -r %s", tagProperty, full, line, tagProperty)
+			return nil, fmt.Errorf("zfs get printed the unexpected line %q: another program changed the property %s "+
+				"of %s or of a dataset below it", line, tagProperty, full)
 		}
 		if len(found) == 0 || found[len(found)-1].full != field[0] {
 			found = append(found, properties{field[0], map[string]struct{ value, source string }{}})

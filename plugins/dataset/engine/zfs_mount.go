@@ -78,7 +78,7 @@ func verify(full, dir string) error {
 	case top == nil:
 		return fmt.Errorf("dataset %s is not mounted at %s", full, dir)
 	case !isDataset(top, full):
-		return fmt.Errorf("%s is mounted at %s, where dataset %s belongs", top.Source, dir, full)
+		return fmt.Errorf("%s is mounted at %s instead of dataset %s", top.Source, dir, full)
 	}
 	return nil
 }
@@ -95,7 +95,7 @@ func (e *Engine) unmount(ctx context.Context, p properties) (remount func() erro
 	at := mountsOf(mounted, p.full)
 	for _, m := range mounted {
 		if isOf(m, p.full) && (len(at) == 0 || m.Mountpoint != at[0].Mountpoint) {
-			return nil, fmt.Errorf("dataset %s: %w: it is mounted at %q", p.full, ErrInUse, m.Mountpoint)
+			return nil, fmt.Errorf("dataset %s is %w: it is mounted at %q", p.full, ErrInUse, m.Mountpoint)
 		}
 	}
 	if len(at) == 0 {
@@ -132,7 +132,7 @@ func mountedElsewhere(p properties) error {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	return fmt.Errorf("dataset %s: %w: it is mounted in another mount namespace", p.full, ErrInUse)
+	return fmt.Errorf("dataset %s is %w: it is mounted in another mount namespace", p.full, ErrInUse)
 }
 
 // unmountAt calls umount2(2) with a timeout.
@@ -197,7 +197,7 @@ func mountDir(dir string) (string, error) {
 func makeMountDir(dir string) error {
 	err := unix.Rmdir(dir)
 	if err != nil && err != unix.ENOENT {
-		return fmt.Errorf("%s blocks the mount point of a dataset and must be moved away: %w", dir, err)
+		return fmt.Errorf("failed to make the mount point of a dataset: %w; move %s away", err, dir)
 	}
 	return os.Mkdir(dir, 0)
 }

@@ -146,7 +146,7 @@ func mountPoints(t *testing.T, c zfsColumn) {
 
 	must.NoError(t, syscall.Mount("tmpfs", path, "tmpfs", 0, ""))
 	_, err = c.Mount(t.Context(), name, path)
-	must.ErrorContains(t, err, path+" blocks the mount point of a dataset and must be moved away: device or resource")
+	must.ErrorContains(t, err, "failed to make the mount point of a dataset: device or resource busy; move "+path+" away")
 	must.NoError(t, syscall.Unmount(path, 0))
 
 	other, err := c.Mount(t.Context(), name, path+"-other") // as another agent would mount it
@@ -290,7 +290,7 @@ func forged(t *testing.T, c zfsColumn) {
 	must.Eq(t, []string{name}, c.list(t))
 	c.zfs(t, "set", "outrider:dataset="+line("type"), c.full(theirs))
 	_, err := c.List(t.Context())
-	must.ErrorContains(t, err, "is not this plugin's")
+	must.ErrorContains(t, err, "another program changed the property")
 	oneSentence(t, err)
 	c.zfs(t, "inherit", "outrider:dataset", c.full(theirs))
 }

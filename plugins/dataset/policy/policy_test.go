@@ -27,7 +27,7 @@ func dir(options string) string {
 
 func TestFile_NamesEachMistake(t *testing.T) {
 	const mode = ` is not a mode: use up to four octal digits in quotes, without setuid, such as "0755"`
-	const notAbsolute = ` is not an absolute path in its shortest form: begin it with /, without .. or a / at the end`
+	const notAbsolute = ` is not an absolute path in its shortest form: begin it with /, and remove .. and a final /`
 	const slots = `slots { count = 2 capacity = "1GiB" `
 	for name, c := range map[string]struct{ file, want string }{
 		"program":        {`zfs = "zfs"`, `zfs "zfs"` + notAbsolute},
@@ -35,7 +35,7 @@ func TestFile_NamesEachMistake(t *testing.T) {
 		"no label":       {`class { root = "tank" }`, `class has no label: write class "NAME" { … }`},
 		"twice":          {fast("") + "\n" + fast(""), `class "fast" is declared twice: give each its own name`},
 		"name": {`class "1e" { root = "tank" }`,
-			`class "1e" can't be the name of a class: use letters, digits, - and _, at most 63, a letter first`},
+			`"1e" can't be the name of a class: begin with a letter, and use at most 63 letters, digits, - and _`},
 		"no root": {`class "x" { }`,
 			`class "x": Missing required argument: The argument "root" is required, but no definition was found.`},
 		"misspelt": {fast(`max_capcity = "1GiB"`),
@@ -49,11 +49,11 @@ func TestFile_NamesEachMistake(t *testing.T) {
 		"zfs parent": {`class "x" { root = "tank/.." }`,
 			`class "x": root "tank/.." is not the name of a dataset: use for example "tank/nomad"`},
 		"same root": {fast("") + ` class "slow" { root = "tank/nomad" }`,
-			`class "fast" and class "slow" have the roots "tank/nomad" and "tank/nomad", one inside the other: give ` +
-				`each its own root`},
+			`the roots of class "fast" and class "slow" overlap ("tank/nomad" and "tank/nomad"): choose roots of which ` +
+				`none contains the other`},
 		"root inside": {dir("") + ` class "slow" { root = "tank" }`,
-			`class "dir" and class "slow" have the roots "tank/dir" and "tank", one inside the other: give each its ` +
-				`own root`},
+			`the roots of class "dir" and class "slow" overlap ("tank/dir" and "tank"): choose roots of which ` +
+				`none contains the other`},
 		"size": {fast(`max_capacity = "lots"`),
 			`class "fast": max_capacity "lots" is not a size: use for example "512KiB" or "10MiB"`},
 		"order": {fast(`max_capacity = "512MiB"`),
@@ -171,7 +171,7 @@ func TestVolume_RefusesInvalidRequests(t *testing.T) {
 		r    Request
 		want string
 	}{
-		"no class": {Request{}, `the parameter class is missing: use "bare", "fast"`},
+		"no class": {Request{}, `the parameter "class" is missing: use "bare", "fast"`},
 		"unknown class": {Request{Parameters: p("class", "fats")},
 			`class "fats" does not exist on this node: use "bare", "fast"`},
 		"namespace": {Request{Namespace: "dev", Parameters: p("class", "team")},
@@ -207,7 +207,7 @@ func TestVolume_RefusesInvalidRequests(t *testing.T) {
 	f, err = parse(`class "ops" { root = "tank" namespaces = ["ops"] }`)
 	must.NoError(t, err)
 	_, err = f.Volume(Request{Namespace: "dev"})
-	must.EqError(t, err, "the parameter class is missing: ask the operator for a class that allows the namespace")
+	must.EqError(t, err, `the parameter "class" is missing: ask the operator for a class that allows the namespace`)
 }
 
 func TestVolume_AppliesClassAndParameters(t *testing.T) {

@@ -71,7 +71,7 @@ func (f *File) Volume(r Request) (*Volume, error) {
 		return nil, err
 	}
 	if v.Adopt = r.Parameters[engine.Adopt]; v.Adopt != "" && v.Clone != nil {
-		return nil, errors.New("the parameters adopt and clone_from are mutually exclusive: use one of them")
+		return nil, errors.New("the parameters \"adopt\" and \"clone_from\" are mutually exclusive: use one of them")
 	}
 	if v.Spec.Limits, err = f.Limits(name, r.Min, r.Max); err != nil {
 		return nil, err
@@ -101,7 +101,7 @@ func (f *File) class(r Request) (string, Class, error) {
 	}
 	switch {
 	case !named:
-		return "", Class{}, fmt.Errorf("the parameter class is missing: %s", use)
+		return "", Class{}, fmt.Errorf("the parameter \"class\" is missing: %s", use)
 	case known:
 		return "", Class{}, fmt.Errorf("class %q does not allow namespace %q: %s", name, r.Namespace, use)
 	}

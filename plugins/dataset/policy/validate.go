@@ -30,14 +30,14 @@ func (f File) Validate() error {
 	names := slices.Sorted(maps.Keys(f.Classes))
 	for i, name := range names {
 		if !className.MatchString(name) {
-			p = append(p, fmt.Errorf("class %q can't be the name of a class: use letters, digits, - and _, at most 63, a "+
-				"letter first", name))
+			p = append(p, fmt.Errorf("%q can't be the name of a class: begin with a letter, and use at most 63 letters, "+
+				"digits, - and _", name))
 		}
 		for _, other := range names[:i] {
 			a, b := f.Classes[other], f.Classes[name]
 			if within(a.Root, b.Root) || within(b.Root, a.Root) {
-				p = append(p, fmt.Errorf("class %q and class %q have the roots %q and %q, one inside the other: give each its "+
-					"own root", other, name, a.Root, b.Root))
+				p = append(p, fmt.Errorf("the roots of class %q and class %q overlap (%q and %q): choose roots of which "+
+					"none contains the other", other, name, a.Root, b.Root))
 			}
 		}
 	}
@@ -109,7 +109,7 @@ func (c Class) checkRoot() error {
 func absolute(name string) error {
 	switch {
 	case !path.IsAbs(name) || filepath.Clean(name) != name:
-		return fmt.Errorf("%q is not an absolute path in its shortest form: begin it with /, without .. or a / at the end",
+		return fmt.Errorf("%q is not an absolute path in its shortest form: begin it with /, and remove .. and a final /",
 			name)
 	case strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }):
 		return fmt.Errorf("%q has a character that can't be printed: remove it", name)

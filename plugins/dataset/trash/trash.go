@@ -109,7 +109,7 @@ func (k *Keeper) empty(ctx context.Context, class string, e *engine.Engine, all 
 func (k *Keeper) expire(ctx context.Context, e *engine.Engine, d engine.Dataset, key string) error {
 	left, before, ends, err := d.Left()
 	if err != nil {
-		return fmt.Errorf("invalid time in its tags: %w", err)
+		return fmt.Errorf("failed to read its time in the trash: %w", err)
 	}
 	if !ends {
 		return nil

@@ -33,12 +33,12 @@ func (c *call) adoptable(ctx context.Context, e *engine.Engine, v *policy.Volume
 		switch {
 		case d.Tags[engine.Adopt] != v.Adopt || !d.Waits():
 		case d.Tags[engine.Namespace] != c.Namespace:
-			return d, fmt.Errorf("the parameter adopt is for namespace %q: use that namespace", d.Tags[engine.Namespace])
+			return d, fmt.Errorf("the key in \"adopt\" is for namespace %q: use that namespace", d.Tags[engine.Namespace])
 		default:
 			return d, nil
 		}
 	}
-	return engine.Dataset{}, fmt.Errorf("class %q of this node has no dataset for the parameter adopt: use the key that "+
+	return engine.Dataset{}, fmt.Errorf("class %q has no dataset with the key in \"adopt\": use the key that "+
 		"\"nomad-device-dataset adopt\" prints on this node", v.Class)
 }
 

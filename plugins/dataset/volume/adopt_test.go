@@ -63,15 +63,15 @@ func adopted(t *testing.T, n *node) {
 func notAdopted(t *testing.T, n *node) {
 	n.brought("key")
 	n.unchanged(func() {
-		n.fails("create", volume("adopt", "other"), `has no dataset for the parameter adopt`)
+		n.fails("create", volume("adopt", "other"), `has no dataset with the key`)
 		n.fails("create", volume("adopt", "key", "clone_from", "data@one"), "mutually exclusive")
 		elsewhere := volume("adopt", "key")
 		elsewhere.namespace = "ops"
-		n.fails("create", elsewhere, `the parameter adopt is for namespace "default"`)
-		n.fails("create", volume("clone_from", "theirs@one"), `volume "theirs" to clone was not found`)
+		n.fails("create", elsewhere, `the key in "adopt" is for namespace "default"`)
+		n.fails("create", volume("clone_from", "theirs@one"), `found no volume "theirs" to clone`)
 	})
 	has(t, n.create(volume("adopt", "key")).Path, "a", "text")
-	n.refused("create", volume("adopt", "key"), `has no dataset for the parameter adopt`) // the dataset is a volume now
+	n.refused("create", volume("adopt", "key"), `has no dataset with the key`) // the dataset is a volume now
 }
 
 func killedInAdopt(t *testing.T, n *node) {

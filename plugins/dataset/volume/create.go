@@ -108,7 +108,7 @@ func (c *call) make(ctx context.Context) error {
 		return err
 	}
 	if undoErr := c.undo(context.WithoutCancel(ctx), rec); undoErr != nil {
-		c.logf("leftovers of volume %s stay until its next create: %v", c.ID, undoErr)
+		c.logf("failed to remove leftovers of volume %s, which its next create removes: %v", c.ID, undoErr)
 	}
 	return err
 }
@@ -150,10 +150,10 @@ func (c *call) source(ctx context.Context, e *engine.Engine, v *policy.Volume) (
 		case 1:
 			return found[0], nil
 		default:
-			return "", fmt.Errorf("%d volumes to clone are named %q: use the id of one", len(found), v.Clone.Volume)
+			return "", fmt.Errorf("%d volumes are named %q: clone one by its id", len(found), v.Clone.Volume)
 		}
 	}
-	return "", fmt.Errorf("volume %q to clone was not found in namespace %q and class %q on this node: use its name or id",
+	return "", fmt.Errorf("found no volume %q to clone in namespace %q and class %q on this node: use its name or id",
 		v.Clone.Volume, c.Namespace, v.Class)
 }
 
@@ -165,7 +165,7 @@ func (c *call) undo(ctx context.Context, rec *record) error {
 	case errors.Is(err, engine.ErrForeign):
 	case err == nil && d.Tags[engine.Adopt] != "":
 		if err := giveBack(ctx, e, name, d); err != nil {
-			return fmt.Errorf("failed to give back the adopted dataset: %w", err)
+			return fmt.Errorf("failed to undo the adoption of the dataset: %w", err)
 		}
 	case err != nil && !errors.Is(err, engine.ErrNotFound):
 		return err
@@ -196,7 +196,7 @@ func (c *call) sweep(ctx context.Context, root string) {
 		}
 		unlock()
 		if err != nil {
-			c.logf("failed to remove leftovers of a killed create of volume %s: %v", id, err)
+			c.logf("failed to remove leftovers of an interrupted create of volume %s: %v", id, err)
 		}
 	}
 }

@@ -26,7 +26,7 @@ func (c *call) delete(ctx context.Context) error {
 	defer unlock()
 	f, fileErr := policy.Load(c.file)
 	if fileErr != nil {
-		c.logf("volume %s is deleted by the policy recorded at its creation, but not destroyed, because %v", c.ID, fileErr)
+		c.logf("deleting volume %s by the policy recorded at its creation, but keeping its data: %v", c.ID, fileErr)
 	}
 	rec, err := c.records.read(c.ID)
 	switch {

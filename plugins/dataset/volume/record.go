@@ -93,10 +93,10 @@ func (r records) read(id string) (*record, error) {
 	}
 	var rec record
 	if err := json.Unmarshal(data, &rec); err != nil {
-		return nil, fmt.Errorf("failed to parse the record of the volume, %s: %w", r.path(id, recordFile), err)
+		return nil, fmt.Errorf("failed to parse the volume's record %s: %w", r.path(id, recordFile), err)
 	}
 	if rec.ID != id {
-		return nil, fmt.Errorf("the record of the volume, %s, belongs to %q", r.path(id, recordFile), rec.ID)
+		return nil, fmt.Errorf("the volume's record %s belongs to volume %q", r.path(id, recordFile), rec.ID)
 	}
 	return &rec, nil
 }

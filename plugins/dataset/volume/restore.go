@@ -17,7 +17,7 @@ import (
 // restore mounts an existing volume and answers. It needs the operator's file only to change the capacity.
 func (c *call) restore(ctx context.Context, rec *record) error {
 	if rec.Namespace != c.Namespace || rec.Name != c.Name {
-		return fmt.Errorf("volume %s is %q of namespace %q, not %q of %q", c.ID, rec.Name, rec.Namespace, c.Name,
+		return fmt.Errorf("volume %s is %q in namespace %q, not %q in %q", c.ID, rec.Name, rec.Namespace, c.Name,
 			c.Namespace)
 	}
 	if err := c.same(rec); err != nil {
@@ -27,7 +27,7 @@ func (c *call) restore(ctx context.Context, rec *record) error {
 	e := rec.engine(f)
 	d, err := e.Find(ctx, rec.dataset(), rec.identity())
 	if errors.Is(err, engine.ErrNotFound) {
-		return fmt.Errorf("this volume's dataset %s below %s is missing: restore it, or delete the volume",
+		return fmt.Errorf("the volume's dataset %s below %s is missing: restore it, or delete the volume",
 			rec.dataset(), rec.Root)
 	}
 	if err != nil {
@@ -41,7 +41,7 @@ func (c *call) restore(ctx context.Context, rec *record) error {
 			return err
 		}
 	case fileErr != nil:
-		c.logf("volume %s exists, but a new volume would be refused: %v", c.ID, fileErr)
+		c.logf("mounting volume %s, although new volumes can't be made: %v", c.ID, fileErr)
 	}
 	return c.mount(ctx, e, rec, d)
 }

@@ -55,7 +55,7 @@ func Answer(env func(string) (string, bool), stdout, stderr io.Writer) (exit int
 	var answered atomic.Bool // set by the first to answer: the call, or its timeout
 	answer := func(result any, finish ...func() error) error {
 		if !answered.CompareAndSwap(false, true) {
-			return errors.New("the call has been answered already")
+			return errors.New("the result was not sent, because the call had already failed")
 		}
 		for _, do := range finish {
 			if err := do(); err != nil {

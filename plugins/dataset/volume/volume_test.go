@@ -159,7 +159,7 @@ func resized(t *testing.T, n *node) {
 	r.min, r.max = 0, 50*mib
 	must.Eq(t, 50*mib, n.create(r).Bytes)
 	r.max = 20 * mib
-	n.refused("create", r, "more space is in use")
+	n.refused("create", r, "too small for the existing data")
 	r.max = 8 * mib
 	n.refused("create", r, `a capacity of 8 MiB is less than class "dir" allows: use at least 16MiB`)
 	r.max = 0 // not requested: no change
@@ -296,7 +296,7 @@ func identified(t *testing.T, n *node) {
 	r := volume()
 	folder := zfsfusetest.Sub(t, n.pool, "dir/default")
 	_, err := n.engine("dir").Create(t.Context(), "default/x", engine.Spec{Tags: engine.Tags{engine.Kind: "volume"}})
-	must.ErrorContains(t, err, "has the name of a folder but is not one")
+	must.ErrorContains(t, err, "no dataset can be made below ")
 	must.NoError(t, exec.Command(n.pool.Program, "set", "canmount=off", folder).Run())
 	foreign := zfsfusetest.Sub(t, n.pool, "dir/default/"+r.id)
 	n.refused("create", r, "not made by this plugin")
@@ -316,11 +316,11 @@ func identified(t *testing.T, n *node) {
 	n.create(v)
 	other := v
 	other.namespace = "ops"
-	n.refused("create", other, `is "data" of namespace "default", not "data" of "ops"`)
+	n.refused("create", other, `is "data" in namespace "default", not "data" in "ops"`)
 	n.refused("delete", other, `is in namespace "default", not "ops"`)
 	other = v
 	other.name = "else"
-	n.refused("create", other, `is "data" of namespace "default", not "else" of "default"`)
+	n.refused("create", other, `is "data" in namespace "default", not "else" in "default"`)
 
 	// the record is lost: the volume is found by the tags of its dataset
 	put(t, n.get(v).Path, "a", "text")
@@ -360,10 +360,10 @@ func cloned(t *testing.T, n *node) {
 		has(t, n.create(clone.with("clone_from", "")).Path, "a", "old")
 	}
 	n.unchanged(func() {
-		n.fails("create", volume("clone_from", "source@tuesday"), "@tuesday: does not exist")
+		n.fails("create", volume("clone_from", "source@tuesday"), "@tuesday does not exist")
 		n.fails("create", volume("clone_from", "source@-r"), `"-r" can't be the name of a snapshot`)
-		n.fails("create", volume("clone_from", "sauce@monday"), `volume "sauce" to clone was not found`)
-		n.fails("create", volume("clone_from", "clone@monday"), `2 volumes to clone are named "clone": use the id of one`)
+		n.fails("create", volume("clone_from", "sauce@monday"), `found no volume "sauce" to clone`)
+		n.fails("create", volume("clone_from", "clone@monday"), `2 volumes are named "clone": clone one by its id`)
 	})
 	liar := volume() // its name will be an id, as an older version allowed
 	n.create(liar)
@@ -372,7 +372,7 @@ func cloned(t *testing.T, n *node) {
 	has(t, n.create(volume("clone_from", source.id+"@monday")).Path, "a", "old")
 	others := volume("clone_from", "source@monday")
 	others.namespace = "ops"
-	n.refused("create", others, `volume "source" to clone was not found in namespace "ops"`)
+	n.refused("create", others, `found no volume "source" to clone in namespace "ops"`)
 	small := volume("clone_from", "source@monday")
 	small.max = 16 * mib
 	n.refused("create", small, "a volume of 16777216 bytes can't be a clone of source@monday: ")
@@ -425,14 +425,14 @@ func mistakes(t *testing.T, n *node) {
 		r    request
 		want string
 	}{
-		"no class":          {volume("class", ""), `the parameter class is missing: use "dir"`},
+		"no class":          {volume("class", ""), `the parameter "class" is missing: use "dir"`},
 		"unknown class":     {volume("class", "fast"), `class "fast" does not exist on this node: use "dir"`},
 		"namespace":         {volume("class", "other"), `class "other" does not allow namespace "default": use "dir"`},
 		"parameter":         {volume("quota", "1"), `class "dir" does not allow the parameter "quota": use `},
 		"uid":               {volume("uid", "app"), `the parameter uid "app" is not the number of a user or group`},
 		"mode":              {volume("mode", "7777"), `the parameter mode "7777" is not a mode`},
 		"clone":             {volume("clone_from", "data"), `the parameter clone_from "data" is not a snapshot of a volume`},
-		"clone outside":     {volume("clone_from", "../other/x@y"), `volume "../other/x" to clone was not found`},
+		"clone outside":     {volume("clone_from", "../other/x@y"), `found no volume "../other/x" to clone`},
 		"too large":         {with(func(r *request) { r.max = 1 << 40 }), `a capacity of 1 TiB is more than class "dir" allows: use at most 128MiB`},
 		"too small":         {with(func(r *request) { r.max = 1 << 10 }), `a capacity of 1 KiB is less than class "dir" allows: use at least 16MiB`},
 		"min above max":     {with(func(r *request) { r.min, r.max = 2, 1 }), `capacity_min 2 B is above capacity_max 1 B`},
