@@ -74,7 +74,7 @@ type TaskConfig struct {
 func validate(c *Config) error {
 	for _, g := range c.Interpreters {
 		if !filepath.IsAbs(g) {
-			return fmt.Errorf("interpreters has %q, which is not absolute: begin it with /", g)
+			return fmt.Errorf("%q in interpreters is not absolute: begin it with /", g)
 		}
 	}
 	for _, u := range append([]string{c.IndexURL}, c.ExtraIndexURLs...) {
@@ -84,7 +84,7 @@ func validate(c *Config) error {
 	}
 	for _, f := range c.FindLinks {
 		if !filepath.IsAbs(f) && !requirement.IsURL(f) {
-			return fmt.Errorf("find_links has %q, neither an absolute directory nor a URL: begin it with / or https://", f)
+			return fmt.Errorf("%q in find_links is neither an absolute path nor a URL: begin it with / or https://", f)
 		}
 	}
 	return nil
@@ -113,7 +113,7 @@ func builder(c *Config) (*syscall.Credential, error) {
 	case err != nil:
 		return nil, fmt.Errorf("build_user: %w", err)
 	case u == nil || u.UID == 0 || u.GID == 0:
-		return nil, fmt.Errorf("build_user is root or in group root: packages are not installed as root; set another user")
+		return nil, fmt.Errorf("build_user must not be root or in group root: set another user")
 	}
 	return &syscall.Credential{Uid: u.UID, Gid: u.GID}, nil
 }

@@ -152,7 +152,7 @@ func (d *instance) tidy(ctx context.Context) {
 	go func() { // ends with ctx
 		defer d.tidying.Unlock()
 		if err := d.cache.Tidy(ctx); err != nil && ctx.Err() == nil {
-			d.logger.Warn("failed to tidy the cache of environments", "error", err)
+			d.logger.Warn("failed to clean up the cache of environments", "error", err)
 		}
 	}()
 }

@@ -52,7 +52,7 @@ func (f taskFiles) find(name string) (path string, info fs.FileInfo, err error) 
 		return missing
 	})
 	if errors.Is(err, fs.ErrNotExist) && len(candidates) > 1 {
-		return "", nil, fmt.Errorf("%q is not at %s: %w", name, strings.Join(candidates, " nor at "), fs.ErrNotExist)
+		return "", nil, fmt.Errorf("%q is neither at %s: %w", name, strings.Join(candidates, " nor at "), fs.ErrNotExist)
 	}
 	return path, info, err
 }

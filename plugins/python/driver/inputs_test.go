@@ -100,7 +100,7 @@ func TestInputs_AreInstalledOrRefused(t *testing.T) {
 			files: file("--extra-index-url " + ours + "\ntorch-lite==2.0+cpu\n")},
 		{name: "UTF-16", config: byFile, files: file("\xff\xfes\x00u\x00n\x00"), says: "local/r.txt:1: the text is not UTF"},
 		{name: "a file from conda", config: byFile, files: file("numpy @ file:///home/conda/numpy\n"), says: "build a wheel"},
-		{name: "editable", config: byFile, files: file("-e .\n"), says: "local/r.txt:1: -e is an editable install"},
+		{name: "editable", config: byFile, files: file("-e .\n"), says: "local/r.txt:1: -e is not supported, because"},
 
 		{name: "script", config: "", files: map[string]string{"app.py": declared},
 			want: "sun-spots==1.0"},
@@ -109,7 +109,7 @@ func TestInputs_AreInstalledOrRefused(t *testing.T) {
 		{name: "code", config: "code = <<EOT\n" + declared + "EOT\n",
 			want: "sun-spots==1.0"},
 		{name: "script and hashes", config: byFile, files: map[string]string{"app.py": declared,
-			"r.txt": "sun-spots==1.0 --hash=sha256:" + one + "\n"}, says: "those in the script can't have any"},
+			"r.txt": "sun-spots==1.0 --hash=sha256:" + one + "\n"}, says: "but the script's requirements can't"},
 		{name: "script and list", config: `requirements = ["mail-post"]`, want: "mail-post==1.2 sun-spots==1.0",
 			files: map[string]string{"app.py": declared}},
 
@@ -128,9 +128,9 @@ func TestInputs_AreInstalledOrRefused(t *testing.T) {
 			files: pyproject(`"test-tool"`, "[tool.uv]\noverride-dependencies = [\"sun-spots==1.0\"]\n")},
 		{name: "project with exclude-newer", config: byProject, says: "missing an upload date",
 			files: pyproject(`"sun-spots"`, "[tool.uv]\nexclude-newer = \"2020-01-01T00:00:00Z\"\n")},
-		{name: "sources of Poetry", config: byProject, says: "lock the project with uv, or remove them",
+		{name: "sources of Poetry", config: byProject, says: "lock the project with uv, or remove the sources",
 			files: pyproject(`"moon-phase"`, "[[tool.poetry.source]]\nname = \"ours\"\nurl = \""+ours+"\"\n")},
-		{name: "sources of PDM", config: byProject, says: "lock the project with uv, or remove them",
+		{name: "sources of PDM", config: byProject, says: "lock the project with uv, or remove the sources",
 			files: pyproject(`"moon-phase"`, "[[tool.pdm.source]]\nname = \"ours\"\nurl = \""+ours+"\"\n")},
 
 		{name: "uv.lock", config: byLock, files: pyproject(`"sun-spots"`, optional), want: "sun-spots==2.0"},

@@ -101,7 +101,7 @@ func TestPythonInstall_InstallsMissingInterpreters(t *testing.T) {
 	python := strings.TrimSpace(a.runs(cfg))
 	test.StrHasPrefix(t, filepath.Join(a.dir, "cache/envs"), python)
 	test.StrHasSuffix(t, "/bin/python3.10", python)
-	a.says(cfg, ": the interpreter cpython 3.10.0")
+	a.says(cfg, ", which installs the interpreter cpython 3.10.0")
 	info, err := os.Stat(python)
 	must.NoError(t, err)
 	test.Eq(t, 0o555, info.Mode().Perm(), test.Sprint("not sealed"))

@@ -103,7 +103,7 @@ func startError(ctx context.Context, err error, limit time.Duration) error {
 	temporary := errors.As(err, &failed) && failed.Temporary || full || errors.Is(err, context.DeadlineExceeded)
 	switch {
 	case full:
-		err = fmt.Errorf("the cache's disk is full: free some space, or lower cache_max_size: %w", err)
+		err = fmt.Errorf("the cache's disk is full: %w; free some space, or lower cache_max_size", err)
 	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
 		err = fmt.Errorf("failed to build the environment within %s (build_timeout): %w", limit, err)
 	case failed != nil:

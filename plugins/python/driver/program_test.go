@@ -93,8 +93,8 @@ func TestCommand_CombinesAllVersionConstraints(t *testing.T) {
 	const pyproject = "[project]\nname = \"shop\"\nversion = \"1\"\n"
 	script := "# /// script\n# requires-python = \">=3.99\"\n# ///\n"
 	for config, want := range map[string]string{
-		"script = \"app.py\"\nlock = \"local/uv.lock\"":   "requires-python of the project or lock >=4",
-		"script = \"new.py\"":                             "requires-python of the script >=3.99",
+		"script = \"app.py\"\nlock = \"local/uv.lock\"":   "the project's or lock's requires-python >=4",
+		"script = \"new.py\"":                             "the script's requires-python >=3.99",
 		"code = \"1\"\npython = \">=3.8,<3.9 , !=3.8.1\"": "python >=3.8,<3.9 , !=3.8.1",
 		"code = \"1\"\npython = \"^3.11\"":                "\">=3.11,<3.14\"",
 		"code = \"1\"\npython = \"local/python3\"":        "is not a version specifier",
@@ -124,13 +124,13 @@ func TestTaskConfig_ErrorsAreOneSentence(t *testing.T) {
 	for config, want := range map[string]string{
 		``:                                  "nothing to run",
 		"script = \"a.py\"\nmodule = \"b\"": "mutually exclusive",
-		`script = "missing.py"`:             `"missing.py" is not at`,
+		`script = "missing.py"`:             `"missing.py" is neither at`,
 		"code = \"1\"\nrequirements = [\"x\"]\nlock = \"l\"":               "mutually exclusive",
-		"code = \"1\"\nrequirements = [\"x\"]\nfind_links = [\"nowhere\"]": `"nowhere" is not at`,
+		"code = \"1\"\nrequirements = [\"x\"]\nfind_links = [\"nowhere\"]": `"nowhere" is neither at`,
 		"code = \"1\"\nrequirements = \"local/gone.txt\"":                  "local/gone.txt",
 		"code = \"1\"\nrequirements = [\"-e .\"]":                          "-e",
 		"code = \"1\"\nrequirements = \"\"":                                "empty",
-		"script = \"a.py\"\nwork_dir = \"../../../../../../../../etc\"":    "is not at /etc",
+		"script = \"a.py\"\nwork_dir = \"../../../../../../../../etc\"":    "is neither at /etc",
 	} {
 		cfg := a.task(config, map[string]string{"empty/x": ""})
 		err := a.refused(cfg)

@@ -46,7 +46,7 @@ func (d *instance) choose(ctx context.Context, job, script, project string) (ins
 	fitting := all
 	var wanted []string
 	for _, w := range []struct{ source, versions string }{
-		{"python", job}, {"requires-python of the script", script}, {"requires-python of the project or lock", project},
+		{"python", job}, {"the script's requires-python", script}, {"the project's or lock's requires-python", project},
 	} {
 		if w.versions == "" {
 			continue
@@ -72,7 +72,7 @@ func (d *instance) choose(ctx context.Context, job, script, project string) (ins
 	}
 	if len(fitting) == 0 {
 		return install.Python{}, fmt.Errorf("%s is not on this node, which has %s: add a constraint on "+
-			"${attr.driver.python.versions} to place the job on a node that has it", strings.Join(wanted, " and "),
+			"${attr.driver.python.versions} to place the job on another node", strings.Join(wanted, " and "),
 			versionsOf(all))
 	}
 	return fitting[0], nil
@@ -98,7 +98,7 @@ func versionsOf(pythons []install.Python) string {
 func (d *instance) install(
 	ctx context.Context, r request, cmd *task.Command, uv install.Installer, python install.Python,
 ) (install.Python, error) {
-	env, err := d.get(ctx, r, cmd, fmt.Sprintf("with %s: the interpreter %s", uv, python), environment.Spec{
+	env, err := d.get(ctx, r, cmd, fmt.Sprintf("with %s, which installs the interpreter %s", uv, python), environment.Spec{
 		Key: fmt.Sprintf("%s, installed by %s (format %d)", python.Key, uv, format),
 		Build: func(ctx context.Context, dir, scratch string) error {
 			return uv.InstallPython(ctx, install.Request{

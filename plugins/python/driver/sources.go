@@ -62,7 +62,7 @@ func newSources(
 	for _, name := range directories {
 		path, _, err := files.find(name)
 		if err != nil {
-			return nil, fmt.Errorf("failed to find the directory in find_links: %w", err)
+			return nil, fmt.Errorf("failed to find a directory of find_links: %w", err)
 		}
 		h := wheelhouse{name: name, path: path, files: files}
 		s.wheelhouses = append(s.wheelhouses, h)
@@ -116,7 +116,7 @@ func (s *sources) into(ctx context.Context, scratch string) (requirement.Sources
 			return indexes, err
 		}
 		if i < len(s.Wheels) && sum != s.Wheels[i] {
-			return indexes, fmt.Errorf("find_links %q changed during the start of the task", h.name)
+			return indexes, fmt.Errorf("the directory %q in find_links changed while the task started", h.name)
 		}
 		indexes.FindLinks = append(indexes.FindLinks, filepath.Join(scratch, dir))
 	}

@@ -49,10 +49,10 @@ func TestStartError_IsRecoverableIfTheDiskIsFull(t *testing.T) {
 
 func TestConfig_RefusesInvalidOptions(t *testing.T) {
 	for want, change := range map[string]func(*Config){
-		"interpreters has": func(c *Config) { c.Interpreters = []string{"python3"} },
-		"write it as":      func(c *Config) { c.IndexURL = "token:secret@host" },
-		"find_links has":   func(c *Config) { c.FindLinks = []string{"wheels"} },
-		"cache_dir":        func(c *Config) { c.CacheDir = "cache" },
+		"in interpreters is not": func(c *Config) { c.Interpreters = []string{"python3"} },
+		"write it as":            func(c *Config) { c.IndexURL = "token:secret@host" },
+		"in find_links is":       func(c *Config) { c.FindLinks = []string{"wheels"} },
+		"cache_dir":              func(c *Config) { c.CacheDir = "cache" },
 	} {
 		var c Config
 		c.IndexURL, c.BuildUser = "https://pypi.org/simple", "79999"

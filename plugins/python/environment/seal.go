@@ -79,7 +79,7 @@ func (s *sealing) rel(path string) string { return "." + strings.TrimPrefix(path
 // take gives a file of the builder to this process's user. It refuses others, which the builder linked or moved in.
 func (s *sealing) take(path string, info fs.FileInfo) error {
 	if owner(info) != s.from {
-		return fmt.Errorf("%s belongs to user %d instead of %d, the builder", s.rel(path), owner(info), s.from)
+		return fmt.Errorf("%s belongs to user %d instead of the builder (user %d)", s.rel(path), owner(info), s.from)
 	}
 	return os.Lchown(path, os.Geteuid(), os.Getegid())
 }

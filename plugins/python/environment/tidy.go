@@ -147,7 +147,7 @@ func (s *store) sync() error {
 		return nil
 	}
 	if err := unix.Syncfs(int(pending[0].Fd())); err != nil {
-		return fmt.Errorf("failed to write environments to the disk: %w", err)
+		return fmt.Errorf("failed to sync environments to disk: %w", err)
 	}
 	for _, f := range pending {
 		err = errors.Join(err, f.Chmod(0o400))

@@ -32,7 +32,7 @@ func (b *build) explain(ctx context.Context, err error, tail plain.Tail) error {
 	if last == "" {
 		last = err.Error()
 	}
-	end := fmt.Sprintf(" (the last lines of %s: %s)", b.with, last)
+	end := fmt.Sprintf(" (last output of %s: %s)", b.with, last)
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("%w%s", ctx.Err(), end)

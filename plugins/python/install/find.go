@@ -217,8 +217,8 @@ func (f *Finder) find(ctx context.Context) (Installer, error) {
 	}
 	file := identity(path)
 	if file == "" || !filepath.IsAbs(path) {
-		return Installer{}, fmt.Errorf("found no uv (the option uv is %q; \"\" means the agent's PATH): install uv "+
-			"(pip install uv), or set its path", f.uv)
+		return Installer{}, fmt.Errorf("found no uv (option uv = %q; \"\" searches the agent's PATH): install uv "+
+			"(pip install uv), or set the option to its path", f.uv)
 	}
 	if f.found.Path == path && f.file == file {
 		return f.found, nil

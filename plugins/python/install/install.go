@@ -204,7 +204,7 @@ func (b *build) arguments() ([]string, error) {
 func (b *build) file(name string, content []byte) (path string, err error) {
 	root, err := os.OpenRoot(b.Work)
 	if err != nil {
-		return "", fmt.Errorf("failed to open the directory of the build: %w", err)
+		return "", fmt.Errorf("failed to open the build's directory: %w", err)
 	}
 	defer root.Close()
 	dir := filepath.Dir(name)

@@ -112,7 +112,7 @@ func (f *files) option(file, text string, constraint bool) (err error) {
 	case "--requirement", "-r", "--constraint", "-c":
 		only := constraint || name == "--constraint" || name == "-c"
 		if value == "" || strings.Contains(value, ":/") {
-			return fmt.Errorf("%s needs the name of a file: fetch a URL with an artifact block first", name)
+			return fmt.Errorf("%s needs a file name, not a URL: fetch the file with an artifact block first", name)
 		}
 		return f.file(relative(file, value), only)
 	case "--index-url", "-i":
@@ -134,12 +134,12 @@ func (f *files) option(file, text string, constraint bool) (err error) {
 		f.hashed = true
 	case "--only-binary", "--prefer-binary": // only wheels are installed anyway
 	case "--editable", "-e":
-		return fmt.Errorf("%s is an editable install: %w", name, errWheel)
+		return fmt.Errorf("%s is not supported, because it builds from source code: %w", name, errWheel)
 	case "--trusted-host":
 		return errors.New("--trusted-host would disable the verification of certificates: " +
-			"ask the node's operator to install the certificate of your index's authority")
+			"ask the node's operator to install your index's CA certificate")
 	default:
-		return fmt.Errorf("%s is not an option that this driver supports in requirements files: remove it", name)
+		return fmt.Errorf("the option %s is not supported in requirements files: remove it", name)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
@@ -169,8 +169,8 @@ func checkText(text string) error {
 	case strings.ContainsFunc(text, odd):
 		return errors.New("the line has a control character: remove it")
 	case strings.Contains(text, "${"):
-		return errors.New("environment variables are not expanded, because they would be the Nomad agent's: " +
-			"write the file with a template block, or use Nomad's interpolation in a list in the job")
+		return errors.New("environment variables are not expanded in requirements: " +
+			"write the file with a template block, or list the requirements in the job, where Nomad expands variables")
 	}
 	return nil
 }
@@ -182,7 +182,7 @@ var (
 )
 
 // errWheel is the advice for requirements that a node cannot check or install.
-var errWheel = errors.New("build a wheel from a path or a repository, and name the wheel's URL, or its directory in " +
+var errWheel = errors.New("build a wheel from source code, and use the wheel's URL, or add its directory to " +
 	"find_links; write other requirements as \"NAME==VERSION ; MARKER\" or \"NAME @ https://….whl\"")
 
 // checkRequirement refuses files, source trees and repositories, and reports whether a requirement names a URL. uv
@@ -190,8 +190,8 @@ var errWheel = errors.New("build a wheel from a path or a repository, and name t
 func checkRequirement(text string) (names bool, err error) {
 	for _, o := range trailing.FindAllStringSubmatch(text, -1) {
 		if o[1] != "--hash" || !safeHash.MatchString(o[2]) {
-			return false, fmt.Errorf("%s is not allowed after a requirement: use only complete hashes of sha256, sha384 or "+
-				"sha512, as \"--hash=sha256:…\"", show(o[1]+" "+o[2]))
+			return false, fmt.Errorf("%s is not allowed after a requirement: use only complete sha256, sha384 or sha512 "+
+				"hashes, such as \"--hash=sha256:…\"", show(o[1]+" "+o[2]))
 		}
 	}
 	text, _, _ = strings.Cut(text, " --hash")

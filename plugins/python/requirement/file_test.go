@@ -70,16 +70,16 @@ func TestLock_RefusesLocksOfOtherTools(t *testing.T) {
 		test.ErrorContains(t, err, says, test.Sprint(name))
 	}
 	_, err := Choice{Extras: []string{"x"}}.Lock("l.txt", in(nil))
-	test.ErrorContains(t, err, "no extras")
+	test.ErrorContains(t, err, "does not support extras")
 }
 
 func TestFile_NamesTheLineInErrors(t *testing.T) {
 	for text, says := range map[string]string{
-		"-e .":                                   "editable",
+		"-e .":                                   "source code",
 		"--trusted-host host":                    "operator",
-		"--no-binary :all:":                      "not an option",
+		"--no-binary :all:":                      "not supported",
 		"-r https://host/r.txt":                  "artifact",
-		"-r":                                     "needs the name of a file",
+		"-r":                                     "needs a file name",
 		"-r missing.txt":                         "file does not exist",
 		"-r self.txt":                            "includes itself",
 		"-i host/simple":                         "https://",
@@ -89,10 +89,10 @@ func TestFile_NamesTheLineInErrors(t *testing.T) {
 		"--index-url https://${USER}@h":          "template",
 		"pkg==$\\\n{VERSION}":                    "template",
 		"a\x0cb":                                 "control",
-		"./x":                                    "path",
-		"/srv/x-1-py3-none-any.whl":              "path",
-		"x-1-py3-none-any.whl":                   "path",
-		`dir\x ; os_name == "nt"`:                "path",
+		"./x":                                    "build a wheel",
+		"/srv/x-1-py3-none-any.whl":              "build a wheel",
+		"x-1-py3-none-any.whl":                   "build a wheel",
+		`dir\x ; os_name == "nt"`:                "build a wheel",
 		"numpy @ file:///home/conda/numpy":       "build a wheel",
 		"x @ git+https://host/x":                 "build a wheel",
 		"x @ https://host/x.tar.gz":              "not the URL of a wheel",

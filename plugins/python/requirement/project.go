@@ -63,8 +63,8 @@ func (c Choice) Project(name string, read Reader) (*Set, error) {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	if p.Project == nil && len(p.Groups) == 0 {
-		return nil, fmt.Errorf("%s has no [project] table with the requirements "+
-			"(Poetry before 2.0 uses its own table): write one, or export a requirements file", name)
+		return nil, fmt.Errorf("%s has no [project] table (Poetry before 2.0 uses its own table): "+
+			"add a [project] table with the requirements, or export a requirements file", name)
 	}
 	s, err := p.set(c)
 	if err != nil {
@@ -81,13 +81,13 @@ func (p *pyproject) set(c Choice) (*Set, error) {
 	}
 	for _, dynamic := range []string{"dependencies", "optional-dependencies"} {
 		if slices.Contains(project.Dynamic, dynamic) {
-			return nil, fmt.Errorf("the project has dynamic %s, which only a build of it determines: "+
-				"write them out, or lock them", dynamic)
+			return nil, fmt.Errorf("the project's %s are dynamic, and the driver does not build projects: "+
+				"list them in the project, or use a lock", dynamic)
 		}
 	}
 	if p.Tool.Poetry["source"] != nil || p.Tool.PDM["source"] != nil {
-		return nil, fmt.Errorf("the project has sources of Poetry or PDM, which uv ignores: " +
-			"lock the project with uv, or remove them and set index_url")
+		return nil, fmt.Errorf("the project has package sources for Poetry or PDM, which uv ignores: " +
+			"lock the project with uv, or remove the sources and set index_url")
 	}
 	s := &Set{
 		RequiresPython: project.RequiresPython, Constraints: p.Tool.UV.Constraints, Overrides: p.Tool.UV.Overrides,
@@ -139,8 +139,8 @@ func checkSource(name string, source any) error {
 		table, _ := one.(map[string]any)
 		for key := range table {
 			if !slices.Contains([]string{"index", "url", "marker", "extra", "group"}, key) {
-				return fmt.Errorf("%s comes from a source tree (%s in tool.uv.sources): build a wheel, and name the wheel's URL, "+
-					"or its directory in find_links", show(name), key)
+				return fmt.Errorf("%s comes from a source tree (%s in tool.uv.sources): build a wheel, and use the wheel's URL, "+
+					"or add its directory to find_links", show(name), key)
 			}
 		}
 		if url, ok := table["url"]; ok {
@@ -191,8 +191,8 @@ func ReadScript(source []byte) (Script, error) {
 		}
 		here := 1 + bytes.Count(source[:at[0]], []byte("\n"))
 		if line > 0 {
-			return Script{}, fmt.Errorf("line %d: second \"# /// script\" block, the first is on line %d: "+
-				"keep one of them (PEP 723)", here, line)
+			return Script{}, fmt.Errorf("line %d: a second \"# /// script\" block, after the one on line %d: "+
+				"keep only one (PEP 723)", here, line)
 		}
 		content, line = source[at[4]:at[5]], here
 	}

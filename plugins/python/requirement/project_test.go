@@ -62,7 +62,7 @@ func TestProject_ErrorsNameFileAndReason(t *testing.T) {
 	for text, says := range map[string]string{
 		"":                                    "no [project] table",
 		"[tool.poetry.dependencies]\na = '1'": "no [project] table",
-		head + "dynamic = ['dependencies']":   "dynamic dependencies",
+		head + "dynamic = ['dependencies']":   "dependencies are dynamic",
 		head + "dependencies = ['x @ file:///x']":                      "build a wheel",
 		head + "dependencies = ['x @ git+https://h/x']":                "build a wheel",
 		head + "[project.optional-dependencies]\nx = ['./y']":          "not a package requirement",

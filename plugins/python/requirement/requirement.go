@@ -76,8 +76,8 @@ func List(lines []string) (*Set, error) {
 		at := fmt.Sprintf("requirement %d", i+1)
 		l = strings.TrimSpace(l)
 		if l == "" || l[0] == '-' {
-			return nil, fmt.Errorf("%s: %s is empty or an option: use a requirements file for options, or "+
-				"the options of the task", at, show(l))
+			return nil, fmt.Errorf("%s: %s is empty or an option of pip: put such options into a "+
+				"requirements file, or use the task's own options", at, show(l))
 		}
 		if err := f.line("", l, false); err != nil {
 			return nil, fmt.Errorf("%s: %w", at, err)
@@ -108,7 +108,7 @@ func (c Choice) Lock(name string, read Reader) (*Set, error) {
 		return nil, fmt.Errorf("lock %s is not supported: lock with uv, or export it as a requirements file with hashes",
 			name)
 	case len(c.Extras)+len(c.Groups) > 0:
-		return nil, fmt.Errorf("lock %s has no extras and groups to choose from: use a uv.lock", name)
+		return nil, fmt.Errorf("lock %s does not support extras and dependency_groups: use a uv.lock", name)
 	}
 	s, err := File(name, read)
 	if err != nil {
@@ -159,7 +159,7 @@ func (s *Set) Add(script *Set) error {
 	case script.Empty():
 		return nil
 	case s.Hashed:
-		return errors.New("the requirements have hashes, but those in the script can't have any: move them out of the script")
+		return errors.New("the requirements have hashes, but the script's requirements can't: move those out of the script")
 	}
 	s.Projects = append(s.Projects, script.Projects...)
 	s.Constraints = append(s.Constraints, script.Constraints...)

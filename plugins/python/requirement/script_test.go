@@ -58,7 +58,7 @@ func TestReadScript_ReturnsTheMetadata(t *testing.T) {
 func TestReadScript_ErrorsNameTheLine(t *testing.T) {
 	head := "import os\n\n# /// script\n"
 	for name, test := range map[string]struct{ source, want string }{
-		"two blocks": {script + script, `line 18: second "# /// script" block, the first is on line 3`},
+		"two blocks": {script + script, `line 18: a second "# /// script" block, after the one on line 3`},
 		"invalid TOML": {head + "# # a comment\n# requires-python >=3.11\n# ///\n",
 			"line 5: not valid TOML"},
 		// the expression matches the longest block, so the first "# ///" is a part of the block, and is not TOML
