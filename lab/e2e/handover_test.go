@@ -496,7 +496,7 @@ var handovers = []handover{
 			for _, n := range c.nodes {
 				n.drain(t, time.Hour)
 			}
-			s.tells(t, "Left running on endpoint")
+			s.tells(t, "The task is left running on endpoint")
 			testsupport.Within(t, time.Minute, func() error {
 				if a, _, err := s.alloc(); err == nil {
 					return fmt.Errorf("allocation %s still has the desired status run", a.ID)
@@ -525,7 +525,7 @@ var handovers = []handover{
 			t.Logf("handed over %.1f s after the kill: %s", time.Since(begun).Seconds(), s.story())
 			s.goesOn(t)
 			first.restart(t) // the agent ends its old allocation, because another one has the task now
-			s.tells(t, "Allocation "+a.ID+" has the task now")
+			s.tells(t, "Allocation "+a.ID+" has taken over the task")
 			s.leaves(t, first)
 			_, still := s.on(t)
 			must.Eq(t, second, still)

@@ -106,7 +106,7 @@ func TestStart_OnlyOneOfThreeNodesAdoptsATask(t *testing.T) {
 		test.Eq(t, winner.task.AllocID, owners[key])
 		for _, a := range raced[job] {
 			if a != winner {
-				test.ErrorContains(t, a.err, "waited for allocation "+winner.task.AllocID)
+				test.ErrorContains(t, a.err, "gave up waiting for allocation "+winner.task.AllocID)
 			}
 		}
 		test.NoError(t, winner.node.DestroyTask(winner.task.ID, true))

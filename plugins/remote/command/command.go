@@ -271,7 +271,7 @@ func (a act) run(ctx context.Context, argv []string) error {
 	goesOn := slices.Contains([]shim.State{shim.Running, shim.Released, shim.Kept}, r.State)
 	switch {
 	case r.Followed:
-		return fmt.Errorf("an allocation follows the run: drain its node, or use nomad alloc stop %s",
+		return fmt.Errorf("an allocation follows the run: drain the allocation's node, or use nomad alloc stop %s",
 			plain.Line(r.Owner.AllocID, 40))
 	case a.to == shim.Ending && r.State == shim.Kept:
 		return errors.New("an operator keeps the run: release it first")
@@ -323,6 +323,6 @@ func (s *session) find(argument string) (at *endpoint, found run, err error) {
 	case 1:
 		return at, found, nil
 	}
-	return nil, run{}, fmt.Errorf("%q matches several runs: use the id of one of %s", argument,
+	return nil, run{}, fmt.Errorf("%q matches several runs: use the id of one: %s", argument,
 		strings.Join(all, ", "))
 }

@@ -72,8 +72,8 @@ func TestRun_IsListedAndEnded(t *testing.T) {
 	list := b.does("list")
 	test.StrContains(t, list.out, fmt.Sprintf("running  %.8s  %.8s  1      yes\n", node.AllocID, node.NodeID))
 	refused := b.does("stop", shown)
-	test.Eq(t, result{1, "", fmt.Sprintf("%s stop: an allocation follows the run: drain its node, or use nomad alloc "+
-		"stop %s\n", filepath.Base(os.Args[0]), node.AllocID)}, refused)
+	test.Eq(t, result{1, "", fmt.Sprintf("%s stop: an allocation follows the run: drain the allocation's node, "+
+		"or use nomad alloc stop %s\n", filepath.Base(os.Args[0]), node.AllocID)}, refused)
 	test.Eq(t, []int{pid}, testsupport.Sleepers(mark), test.Sprint("the process"))
 	test.Eq(t, before, b.records(), test.Sprint("list changes nothing"))
 
@@ -109,7 +109,7 @@ func TestRun_IsKeptUntilItIsReleased(t *testing.T) {
 	first := b.starts("web", mark)
 	pid := testsupport.Sleepers(mark)
 	for _, command := range []string{"adopt", "release"} {
-		test.StrContains(t, b.does(command, first.ID).err, "an allocation follows the run: drain its node")
+		test.StrContains(t, b.does(command, first.ID).err, "an allocation follows the run: drain the allocation's node")
 	}
 	must.NoError(t, first.Close())
 	testsupport.Eventually(t, "nobody follows the run", func() bool { return !b.runs()[0].Followed })
@@ -150,11 +150,11 @@ func TestEndpoint_IsReportedInOneLineIfUnreachable(t *testing.T) {
 		test.StrContains(t, r.out, "box", test.Sprint(args))
 	}
 	test.StrContains(t, b.does("stop", "none").err, `endpoint "away" can't be used: `)
-	test.StrContains(t, b.does("stop", node.ID).err, "the run: drain its node, or use nomad alloc stop "+node.AllocID)
+	test.StrContains(t, b.does("stop", node.ID).err, "drain the allocation's node, or use nomad alloc stop "+node.AllocID)
 
 	b.write("http://127.0.0.1:1", b.endpoint("again", b.server.Port), b.endpoint("box", b.server.Port))
 	test.StrContains(t, b.does("stop", node.ID).err,
-		fmt.Sprintf("use the id of one of %s on \"again\", %[1]s on \"box\"", node.ID))
+		fmt.Sprintf("use the id of one: %s on \"again\", %[1]s on \"box\"", node.ID))
 	must.NoError(t, node.DestroyTask(node.ID, true))
 }
 

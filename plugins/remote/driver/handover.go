@@ -68,10 +68,10 @@ func (t *remoteTask) claim(ctx context.Context, link *host.Link, progress core.E
 		if !asked && (over || reply.Verdict == shim.Doubtful) {
 			continue
 		}
-		held := fmt.Sprintf("allocation %s, which has the task on endpoint %q", plain.Line(other, maxMessage),
+		held := fmt.Sprintf("allocation %s, which still has the task on endpoint %q", plain.Line(other, maxMessage),
 			t.saved.Endpoint)
 		if time.Now().After(limit) {
-			return nil, structs.NewRecoverableError(fmt.Errorf("waited for %s", held), true)
+			return nil, structs.NewRecoverableError(fmt.Errorf("gave up waiting for %s", held), true)
 		}
 		if !announced {
 			progress("Waiting for %s", held)
@@ -105,9 +105,9 @@ func (t *remoteTask) reclaim(ctx context.Context, link *host.Link) (mine bool, e
 		t.setTaken("")
 		return true, nil
 	case reply.Verdict == shim.None:
-		return false, status.Error(codes.NotFound, "no record of it exists")
+		return false, status.Error(codes.NotFound, "the host has no record of it")
 	case t.setTaken(reply.Owner.AllocID):
-		t.event("Allocation %s has the task now", plain.Line(reply.Owner.AllocID, maxMessage))
+		t.event("Allocation %s has taken over the task", plain.Line(reply.Owner.AllocID, maxMessage))
 	}
 	return false, nil
 }
@@ -149,7 +149,7 @@ func (t *remoteTask) release(reason string) {
 	if link, err := t.connected(); err == nil {
 		_ = t.become(ctx, link, shim.Released)
 	}
-	t.event("Left running on endpoint %q: %s", t.saved.Endpoint, plain.Line(reason, maxMessage))
+	t.event("The task is left running on endpoint %q: %s", t.saved.Endpoint, plain.Line(reason, maxMessage))
 	t.part()
 }
 

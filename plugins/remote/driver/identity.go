@@ -87,7 +87,7 @@ func ofAllocation(name string) bool {
 // stays the path on this node: the host replaces it.
 func hostConfig(cfg *drivers.TaskConfig, dir string) (onHost *drivers.TaskConfig, hash string, err error) {
 	if len(cfg.Devices) > 0 || len(cfg.Mounts) > 0 {
-		return nil, "", errors.New("devices and volumes of the Nomad node can't be used on another host: remove them")
+		return nil, "", errors.New("devices and volumes of the Nomad node can't be used on a remote host: remove them")
 	}
 	c := cfg.Copy()
 	c.NetworkIsolation, c.DNS = nil, nil

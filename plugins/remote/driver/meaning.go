@@ -174,7 +174,7 @@ func (n nomad) begins(ctx context.Context, namespace, allocID string) (system, w
 		return false, false, nil
 	}
 	if a.ClientStatus == structs.AllocClientStatusLost {
-		return false, false, errors.New("Nomad has marked this allocation as lost, and another one may have run its task")
+		return false, false, errors.New("Nomad has marked this allocation as lost, and its replacement may have run the task")
 	}
 	wanted = a.DesiredStatus == structs.AllocDesiredStatusRun && !slices.Contains(overStatus, a.ClientStatus)
 	return a.Job != nil && a.Job.isSystem(), wanted, nil

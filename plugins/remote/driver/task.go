@@ -168,7 +168,7 @@ func (f *following) follow(link *host.Link) *task.Exit {
 	begun := time.Now()
 	mine, err := f.reclaim(f.ctx, link)
 	if status.Code(err) == codes.NotFound && link.Alive() {
-		return lost("the host no longer has the run: " + plain.Line(status.Convert(err).Message(), maxMessage))
+		return lost("the run no longer exists: " + plain.Line(status.Convert(err).Message(), maxMessage))
 	}
 	if err != nil {
 		return f.doubt(link, begun, err)
@@ -372,7 +372,7 @@ func (t *remoteTask) end(ctx context.Context, timeout time.Duration, signal stri
 				return errors.New(plain.Line(err.Error(), maxMessage)) // an error of the host
 			}
 		case <-limit:
-			return fmt.Errorf("the task will be stopped when endpoint %q can be reached: %w", t.saved.Endpoint,
+			return fmt.Errorf("the stop is pending until endpoint %q can be reached: %w", t.saved.Endpoint,
 				cmp.Or(err, errors.New("the host has not reported the exit")))
 		case <-ctx.Done():
 			return ctx.Err()

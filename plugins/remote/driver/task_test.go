@@ -81,7 +81,7 @@ func TestStop_ReportsAnUnreachableHost(t *testing.T) {
 		config: &drivers.TaskConfig{ID: "a/b/c"}, host: host.New(host.Config{Name: "box"}), saved: saved{Endpoint: "box"},
 	}
 	err := stopped.end(t.Context(), time.Second, "")
-	must.ErrorContains(t, err, `will be stopped when endpoint "box" can be reached: endpoint "box" can't be reached now`)
+	must.ErrorContains(t, err, `pending until endpoint "box" can be reached: endpoint "box" can't be reached now`)
 	must.Eq(t, &stop{timeout: time.Second}, stopped.stop)
 
 	ended := &remoteTask{config: stopped.config, host: stopped.host, saved: stopped.saved}

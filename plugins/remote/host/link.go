@@ -93,7 +93,7 @@ func newLink(ctx context.Context, c Config) (*Link, error) {
 		if ended := conn.End(); !errors.Is(ended, net.ErrClosed) { // if this side did not close conn, End has the reason
 			err = ended
 		}
-		return nil, fmt.Errorf("failed to use the program on the host: %w", err)
+		return nil, fmt.Errorf("failed to use the driver program on the host: %w", err)
 	}
 	return l, nil
 }
@@ -110,7 +110,7 @@ func (l *Link) greet(event func(*drivers.TaskEvent)) error {
 	}
 	first := <-fingerprints
 	if first == nil {
-		return errors.New("it sent no fingerprint")
+		return errors.New("the program sent no fingerprint")
 	}
 	if first.Err != nil {
 		return first.Err

@@ -122,21 +122,21 @@ func (l *Link) prepare(programs map[string]string, options shim.Options) error {
 	l.Arch, l.Dir, _ = strings.Cut(about, " ")
 	path := programs[l.Arch]
 	if path == "" {
-		return fmt.Errorf("no program for the host's architecture %s: add one to programs in the plugin's "+
+		return fmt.Errorf("no program for the host's architecture %s: add one to \"programs\" in the plugin's "+
 			"configuration", plain.Line(l.Arch, 100))
 	}
 	file, err := os.Open(path)
 	if err != nil {
-		return fmt.Errorf("failed to open the program for the host: %w", err)
+		return fmt.Errorf("failed to open the driver program for the host: %w", err)
 	}
 	defer file.Close()
 	if f, err := elf.NewFile(file); err == nil && f.Machine != machines[l.Arch] {
-		return fmt.Errorf("the program %s is for %v, but the architecture of the host is %s", path, f.Machine, l.Arch)
+		return fmt.Errorf("the driver program %s is for %v, but the host's architecture is %s", path, f.Machine, l.Arch)
 	}
 	hash := sha256.New()
 	size, err := io.Copy(hash, file)
 	if err != nil {
-		return fmt.Errorf("failed to read the program for the host: %w", err)
+		return fmt.Errorf("failed to read the driver program for the host: %w", err)
 	}
 
 	options.Dir = l.Dir
@@ -150,7 +150,7 @@ func (l *Link) prepare(programs map[string]string, options shim.Options) error {
 		return fmt.Errorf("%s was truncated while it was copied to the host", path)
 	}
 	if _, _, err = answer(l.conn); err != nil { // even if CopyN failed: the answer has the reason
-		return fmt.Errorf("failed to copy the program to the host: %w", err)
+		return fmt.Errorf("failed to copy the driver program to the host: %w", err)
 	}
 	return nil
 }

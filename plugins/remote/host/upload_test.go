@@ -176,7 +176,7 @@ func TestProgram_ErrorsAreOneSentence(t *testing.T) {
 		}
 	}
 	_, _, err := start(t.Context(), server, small, here("/no/program"))
-	test.ErrorContains(t, err, "failed to open the program for the host: open /no/program: ")
+	test.ErrorContains(t, err, "failed to open the driver program for the host: open /no/program: ")
 }
 
 // Another user of the host may have created the directory first, with another program.
@@ -240,7 +240,7 @@ func TestProgram_RefusesAnUnsupportedHost(t *testing.T) {
 	programs := map[string]string{"amd64": local(t, 0)}
 	for script, want := range map[string]string{
 		"[ $1 = -m ] && echo riscv64 || echo Linux": "architecture riscv64: only x86_64 and aarch64 are supported",
-		"[ $1 = -m ] && echo aarch64 || echo Linux": "no program for the host's architecture arm64: add one to programs ",
+		"[ $1 = -m ] && echo aarch64 || echo Linux": "no program for the host's architecture arm64: add one to ",
 		"echo FreeBSD":  "the host runs FreeBSD: only Linux is supported",
 		"exit 3":        "the remote command ended with status 3",
 		"kill -9 $PPID": " was lost: ",
@@ -275,7 +275,7 @@ func TestProgram_MatchesTheHostsArchitecture(t *testing.T) {
 	programs[arch] = self
 	_, _, err = start(t.Context(), c, dir+"2", programs)
 	must.ErrorContains(t, err, "the program "+self+" is for EM_")
-	must.StrHasSuffix(t, "architecture of the host is "+arch, err.Error())
+	must.StrHasSuffix(t, "the host's architecture is "+arch, err.Error())
 	_, err = os.Lstat(dir + "2")
 	must.ErrorIs(t, err, fs.ErrNotExist)
 }
@@ -299,7 +299,7 @@ func TestProgram_RemovesAPartialCopy(t *testing.T) {
 	testsupport.Eventually(t, "a part has arrived", func() bool { return len(files(t, dir+"/bin")) == 1 })
 	must.StrContains(t, files(t, dir+"/bin")[0], ".tmp-")
 	cancel()
-	must.ErrorContains(t, <-failed, "failed to copy the program to the host: the connection to ")
+	must.ErrorContains(t, <-failed, "failed to copy the driver program to the host: the connection to ")
 
 	// another node copies the program while the host still waits for the disconnected node
 	_, path, err := start(t.Context(), configOf(server), dir, programs)

@@ -73,7 +73,7 @@ func Role[C, T any](p core.Plugin[C, T]) func() bool {
 func serve[C, T any](p core.Plugin[C, T], text string) error {
 	var o Options
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
-		return fmt.Errorf("failed to read the options of the program on the host: %w", err)
+		return fmt.Errorf("failed to parse the options that the plugin passed to the host: %w", err)
 	}
 	dir, err := owndir.Make(o.Dir, 0o711)
 	if err != nil {

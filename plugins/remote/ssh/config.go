@@ -48,7 +48,7 @@ func (c Config) way() *Config {
 func (c Config) Check() error {
 	switch {
 	case (c.KeyFile == "") == (c.AgentSocket == ""):
-		return errors.New("set either key_file or agent_socket, for the key to log in with")
+		return errors.New("set either key_file or agent_socket, which provides the login key")
 	case len(c.HostKeys) == 0:
 		return errors.New("set host_keys to the public keys of the host (see ssh-keyscan)")
 	case !hostName.MatchString(c.Host):
@@ -58,7 +58,7 @@ func (c Config) Check() error {
 	}
 	for _, path := range []string{c.KeyFile, c.AgentSocket} {
 		if path != "" && !safePath.MatchString(path) {
-			return fmt.Errorf("the path %q is not absolute, or has characters other than letters, digits and /._-+@:,", path)
+			return fmt.Errorf("the path %q is not valid: use an absolute path of letters, digits and /._-+@:,", path)
 		}
 	}
 	for _, key := range c.HostKeys {
@@ -181,7 +181,7 @@ func checkKey(path string) error {
 	case !mode.IsRegular():
 		return fmt.Errorf("the key %s is not a regular file", path)
 	case owner != 0 && int(owner) != os.Geteuid():
-		return fmt.Errorf("the key %s belongs to user id %d: it must belong to this user or root", path, owner)
+		return fmt.Errorf("the key %s belongs to user id %d: chown it to root or to the user of this process", path, owner)
 	case mode.Perm()&0o077 != 0:
 		return fmt.Errorf("the key %s is accessible to other users (mode %04o): chmod 600 it", path, mode.Perm())
 	}

@@ -20,7 +20,7 @@ func TestCheck_ErrorsAreOneSentence(t *testing.T) {
 	const (
 		noHost = "is neither a name nor an address"
 		noUser = "is not the name of a user"
-		noPath = "is not absolute, or has characters other than"
+		noPath = "is not valid: use an absolute path of letters"
 	)
 	for name, c := range map[string]struct {
 		edit func(*Config)

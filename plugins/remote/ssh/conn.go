@@ -74,8 +74,8 @@ func (c Config) Start(ctx context.Context, script string, args ...string) (*Conn
 	case lost:
 		return nil, c.explain(string(conn.stderr))
 	}
-	return nil, fmt.Errorf("%s runs no commands: the login shell (which must be sh, bash, dash or zsh) or a forced "+
-		"command wrote %q", c, lastLine(cmp.Or(string(conn.stderr), line, last)))
+	return nil, fmt.Errorf("%s runs no commands: its login shell (which must be sh, bash, dash or zsh) or a "+
+		"forced command wrote %q", c, lastLine(cmp.Or(string(conn.stderr), line, last)))
 }
 
 // launch starts ssh with an empty environment.
@@ -192,7 +192,7 @@ func (c Config) explain(text string) error {
 	said, _, unanswered := strings.Cut(text, "kex_exchange_identification")
 	ofJump := way != nil && unanswered && said != ""
 	if ofJump && strings.Contains(said, "stdio forwarding failed") {
-		return fmt.Errorf("the jump host %s failed to connect to %s, or does not allow it (AllowTcpForwarding)",
+		return fmt.Errorf("the jump host %s failed to connect to %s, or does not allow forwarding (AllowTcpForwarding)",
 			way, c.address())
 	}
 	if ofJump {

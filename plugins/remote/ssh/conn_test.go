@@ -69,7 +69,7 @@ func TestStart_ReportsHowTheScriptEnds(t *testing.T) {
 
 func TestStart_ReportsAHostThatRunsNoCommands(t *testing.T) {
 	for option, want := range map[string]string{
-		"ForceCommand echo not here":    `runs no commands: the login shell (which must be sh, bash, dash or zsh) or a forced command wrote "not here"`,
+		"ForceCommand echo not here":    `runs no commands: its login shell (which must be sh, bash, dash or zsh) or a forced command wrote "not here"`,
 		"ForceCommand exit 7":           `a forced command wrote ""`,
 		"ForceCommand echo no >&2":      `a forced command wrote "no"`,
 		"MaxSessions 0":                 "failed to connect to ",

@@ -66,7 +66,7 @@ func TestLogin_ErrorsAreOneSentence(t *testing.T) {
 		"wrong key":    {key(otherFile), refused, regexp.QuoteMeta(otherFile)},
 		"key missing":  {key("/no/key"), `^failed to check key_file: stat /no/key: `, ""},
 		"key open":     {key(file(string(content), 0o640, 0)), `other users \(mode 0640\): chmod 600 it$`, ""},
-		"key foreign":  {key(file(string(content), 0o600, 4711)), `belongs to user id 4711: it must belong`, ""},
+		"key foreign":  {key(file(string(content), 0o600, 4711)), `belongs to user id 4711: chown it`, ""},
 		"key is a dir": {key("/etc"), `^the key /etc is not a regular file$`, ""},
 		"invalid key":  {key(write(t, "hello")), refused, `/\S+`},
 		"key locked":   {locked, refused, `/\S+`},
@@ -82,7 +82,7 @@ func TestLogin_ErrorsAreOneSentence(t *testing.T) {
 		"jump host: host key":        {jump(func(_ *Config, j *Hop) { j.HostKeys = []string{other} }), `^failed to use the jump host: the host key of \S+ is not in host_keys \(it is SHA256:`, ""},
 		"jump host: key":             {jump(func(c *Config, _ *Hop) { c.KeyFile = otherFile }), `^failed to use the jump host: the SSH server at \S+ refuses `, ""},
 		"jump host: no forwarding": {func(c *Config) { c.Jump = jumpOf(t, forwardsNothing, server) },
-			`^the jump host \S+ failed to connect to ` + address + `, or does not allow it \(AllowTcpForwarding\)$`, ""},
+			`^the jump host \S+ failed to connect to ` + address + `, or does not allow forwarding \(AllowTcpForwarding\)$`, ""},
 		"behind the jump host: host key": {func(c *Config) {
 			c.Jump, c.HostKeys = jumpOf(t, server, server), []string{other}
 		}, changed, ""},
