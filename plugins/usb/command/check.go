@@ -104,8 +104,8 @@ func report(w io.Writer, path string, c config.Config) error {
 		}
 		byType[kind] = append(byType[kind], a)
 		if len(a.Also) > 0 && a.Published() {
-			notes = append(notes, fmt.Sprintf("%s belongs to device %q, the first in the order of names, although it also "+
-				"matches %s", a.ID, a.Type, quoted(a.Also)))
+			notes = append(notes, fmt.Sprintf("%s matches several devices: it belongs to %q, the first by name, and not to "+
+				"%s", a.ID, a.Type, quoted(a.Also)))
 		}
 	}
 	for _, kind := range slices.Sorted(maps.Keys(p.Blocks)) {
@@ -173,7 +173,7 @@ func notesOf(p *config.Plan) (all []string) {
 		paths := append(slices.Sorted(maps.Values(b.Names)), b.Dir)
 		for _, path := range paths {
 			if other := used[path]; other != "" && other != kind && path != "" {
-				all = append(all, fmt.Sprintf("device %q and device %q both have the path %s in a task: no task can have both",
+				all = append(all, fmt.Sprintf("no task can have both device %q and device %q: both use the path %s in tasks",
 					other, kind, path))
 			}
 			used[path] = kind

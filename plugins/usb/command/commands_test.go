@@ -228,8 +228,8 @@ not published
     Silicon Labs CP2102, /dev/hidraw1
     by exclude "mice"
 
-note: device "c" and device "d" both have the path /dev/zigbee in a task: no task can have both
-note: 10c4:ea60:0001 belongs to device "a", the first in the order of names, although it also matches "b"
+note: no task can have both device "c" and device "d": both use the path /dev/zigbee in tasks
+note: 10c4:ea60:0001 matches several devices: it belongs to "a", the first by name, and not to "b"
 note: device "c": 10c4:ea60:0001 would match, but its serial is "0001"
 note: device "f": 1a86:7523@pci-0000:00:14.0-usbv2-0:2 would match, but its port is "1-2", ` +
 		`"pci-0000:00:14.0-usbv2-0:2", "pci-0000:00:14.0-usb-0:2"

@@ -84,7 +84,7 @@ func (b Block) knownAs() (sysfs.ID, error) {
 		return id, fmt.Errorf("known_as %w", err)
 	}
 	if !b.Allows(id) {
-		return id, fmt.Errorf("known_as %q does not match id: use the device's id at plug-in, and list it in id, too",
+		return id, fmt.Errorf("known_as %q does not match id: set known_as to the device's id at plug-in, and add it to id",
 			b.KnownAs)
 	}
 	return id, nil

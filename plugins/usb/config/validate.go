@@ -65,12 +65,12 @@ func (c Config) validateShadowDir() error {
 		return err
 	}
 	if slices.Contains([]string{"/", "/dev", "/sys", "/proc", "/run", "/etc", "/usr", "/var", "/home"}, c.ShadowDir) {
-		return fmt.Errorf("shadow_dir %q has other files: use a separate directory, such as %q", c.ShadowDir,
+		return fmt.Errorf("shadow_dir %q contains other files: use a separate directory, such as %q", c.ShadowDir,
 			defaults.ShadowDir)
 	}
 	for _, kernels := range []string{"/sys", "/proc"} {
 		if inside(c.ShadowDir, kernels) {
-			return fmt.Errorf("shadow_dir %q is on a file system of the kernel: use for example %q", c.ShadowDir,
+			return fmt.Errorf("shadow_dir %q is on a kernel file system: use for example %q", c.ShadowDir,
 				defaults.ShadowDir)
 		}
 	}
@@ -91,7 +91,7 @@ func (c Config) validateRoot() error {
 	done()
 	if c.ShadowDir == defaults.ShadowDir {
 		return fmt.Errorf("root %q is a simulation, whose nodes can't be in %s, "+
-			"the directory for this machine's devices: remove the option root, or also set shadow_dir", c.Root, c.ShadowDir)
+			"the directory for this machine's devices: remove root, or set shadow_dir to another directory", c.Root, c.ShadowDir)
 	}
 	return nil
 }

@@ -46,7 +46,7 @@ func TestConfig_ErrorsAreOneSentence(t *testing.T) {
 		"known_as": {zigbee(`known_as = "1a86"`), `device "x": known_as "1a86" is not vendor and product as ` +
 			`lsusb writes them: use for example "10c4:ea60"`},
 		"known_as of another device": {zigbee(`known_as = "10c4:ea60"`), `device "x": known_as "10c4:ea60" does not match ` +
-			`id: use the device's id at plug-in, and list it in id, too`},
+			`id: set known_as to the device's id at plug-in, and add it to id`},
 		"mode": {zigbee(`mode = "rw"`), `device "x": mode "rw" is not a file mode: use four octal digits ` +
 			`in quotes, such as "0660"`},
 		"mode without quotes": {zigbee(`mode = 0660`), `device "x": mode "432" is not a file mode: use four octal ` +
@@ -107,11 +107,11 @@ func TestConfig_ErrorsAreOneSentence(t *testing.T) {
 			`device "a" is declared twice: give each its own type`},
 		"shadow_dir, relative": {`shadow_dir = "usb"`, `shadow_dir "usb" is not absolute: begin it with /, such as ` +
 			`"/dev/nomad-usb"`},
-		"shadow_dir with other files": {`shadow_dir = "/dev"`, `shadow_dir "/dev" has other files: use a separate ` +
+		"shadow_dir with other files": {`shadow_dir = "/dev"`, `shadow_dir "/dev" contains other files: use a separate ` +
 			`directory, such as "/dev/nomad-usb"`},
 		"root, relative": {`root = "sim"`, `root "sim" is not absolute: begin it with /, such as "/"`},
-		"shadow_dir on a kernel file system": {`shadow_dir = "/proc/usb"`, `shadow_dir "/proc/usb" is on a file system of the ` +
-			`kernel: use for example "/dev/nomad-usb"`},
+		"shadow_dir on a kernel file system": {`shadow_dir = "/proc/usb"`, `shadow_dir "/proc/usb" is on a kernel file ` +
+			`system: use for example "/dev/nomad-usb"`},
 		"several": {"shadow_dir = \"usb\"\n" + zigbee("nodes = [\"ttty\", \"tty\", \"vidio\"]\ngroup = \"dailout\""),
 			`device "x": nodes has "ttty"` + unknownKind + `; device "x": nodes has "vidio"` + unknownKind + `; ` +
 				`device "x": group "dailout" does not exist on this host: use an existing name, or a number; ` +

@@ -157,8 +157,8 @@ func (v *inventory) List(ctx context.Context) ([]device.Group, error) {
 	var published []*usbDevice
 	for _, a := range v.Rules.Assign(devices, &v.ids) {
 		if len(a.Also) > 0 {
-			v.warn(fmt.Sprintf("device %s belongs to block %q, and also matches block %q: make the blocks differ", a.ID, a.Type,
-				a.Also[0]))
+			v.warn(fmt.Sprintf("device %s matches blocks %q and %q, and belongs to the first: make the blocks differ",
+				a.ID, a.Type, a.Also[0]))
 		}
 		if a.Published() {
 			published = append(published, v.newDevice(a))
@@ -253,8 +253,8 @@ func (v *inventory) countPlugs(published []*usbDevice) {
 		if known && !changed && p.last != now {
 			p.again++
 			if v.isReserved(s) {
-				v.logger.Warn("a device was plugged in again: restart the tasks of exec, java and docker that have "+
-					"it, because their copies of its nodes may lead to another device now",
+				v.logger.Warn("a device was plugged in again: restart its tasks of exec, java and docker, because "+
+					"their copies of its nodes may now lead to another device",
 					"device", s.id, "port", s.Name)
 			}
 		}

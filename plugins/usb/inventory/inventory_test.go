@@ -152,7 +152,7 @@ func TestInventory_WarnsOnce(t *testing.T) {
 	for range 3 {
 		m.wantPublished("10c4/a/ea60 10c4:ea60:0001")
 	}
-	n = strings.Count(m.log.String(), `device 10c4:ea60:0001 belongs to block "a", and also matches block `+
+	n = strings.Count(m.log.String(), `device 10c4:ea60:0001 matches blocks "a" and `+
 		`"b"`)
 	test.Eq(t, 1, n, test.Sprintf("logged %d times: %s", n, m.log))
 }

@@ -25,7 +25,7 @@ func (n Node) make(path string) error {
 	source, err := os.Lstat(n.Source)
 	switch {
 	case err == nil && source.Mode()&fs.ModeDevice == 0:
-		return fmt.Errorf("%s is not a device node: remove that file", n.Source)
+		return fmt.Errorf("%s is not a device node: remove it", n.Source)
 	// a missing source is not an error: a container's /dev may lack the node, and sysfs has the number
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return err

@@ -236,10 +236,10 @@ func TestMake_SimulationGetsNoHostDevice(t *testing.T) {
 			must.NoError(t, os.Symlink(pty, source))
 		}, "not to the terminal of a simulated stick"},
 		"a second name": {func(t *testing.T, source, victim string) { must.NoError(t, os.Link(victim, source)) },
-			"neither a file with one name"},
+			"use a file with a single hard link"},
 		"a node of the machine": {func(t *testing.T, source, victim string) {
 			must.NoError(t, unix.Mknod(source, unix.S_IFCHR|0o600, 1<<8|3))
-		}, "neither a file with one name"},
+		}, "use a file with a single hard link"},
 		"a directory that other users may write to": {func(t *testing.T, source, victim string) {
 			must.NoError(t, os.WriteFile(source, nil, 0o600))
 			must.NoError(t, os.Chmod(filepath.Dir(source), 0o777))

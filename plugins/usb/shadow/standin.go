@@ -40,7 +40,7 @@ func (n Node) standIn(path string) error {
 	case isLink && !n.Held(terminal): // after the open: until then, the number can pass to another terminal
 		return fmt.Errorf("%s links to %s, not to the terminal of a simulated stick", n.Source, terminal)
 	case !isLink && (st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink != 1):
-		return fmt.Errorf("%s is not a simulated node: it is neither a file with one name nor a link to a pseudo-terminal",
+		return fmt.Errorf("%s is not a simulated node: use a file with a single hard link, or a link to a pseudo-terminal",
 			n.Source)
 	}
 	if err := link(n.Source, path); err != nil {
