@@ -49,11 +49,11 @@ func TestFile_NamesEachMistake(t *testing.T) {
 		"zfs parent": {`class "x" { root = "tank/.." }`,
 			`class "x": root "tank/.." is not the name of a dataset: use for example "tank/nomad"`},
 		"same root": {fast("") + ` class "slow" { root = "tank/nomad" }`,
-			`the roots of class "fast" and class "slow" overlap ("tank/nomad" and "tank/nomad"): choose roots of which ` +
-				`none contains the other`},
+			`the roots of class "fast" and class "slow" overlap ("tank/nomad" and "tank/nomad"): choose roots that ` +
+				`don't contain each other`},
 		"root inside": {dir("") + ` class "slow" { root = "tank" }`,
-			`the roots of class "dir" and class "slow" overlap ("tank/dir" and "tank"): choose roots of which ` +
-				`none contains the other`},
+			`the roots of class "dir" and class "slow" overlap ("tank/dir" and "tank"): choose roots that ` +
+				`don't contain each other`},
 		"size": {fast(`max_capacity = "lots"`),
 			`class "fast": max_capacity "lots" is not a size: use for example "512KiB" or "10MiB"`},
 		"order": {fast(`max_capacity = "512MiB"`),

@@ -36,8 +36,8 @@ func (f File) Validate() error {
 		for _, other := range names[:i] {
 			a, b := f.Classes[other], f.Classes[name]
 			if within(a.Root, b.Root) || within(b.Root, a.Root) {
-				p = append(p, fmt.Errorf("the roots of class %q and class %q overlap (%q and %q): choose roots of which "+
-					"none contains the other", other, name, a.Root, b.Root))
+				p = append(p, fmt.Errorf("the roots of class %q and class %q overlap (%q and %q): choose roots that "+
+					"don't contain each other", other, name, a.Root, b.Root))
 			}
 		}
 	}
