@@ -170,7 +170,7 @@ func rollbackLoses(t *testing.T, n *node) {
 	n.does("snapshot", "data", "two")
 	dataset := n.pool.Root + "/default/" + v.id
 	n.unchanged(func() {
-		n.fails("(see: zfs list -t snapshot -r "+dataset+"): ", "rollback", "data", "one")
+		n.fails("; see: zfs list -t snapshot -r "+dataset, "rollback", "data", "one")
 		n.fails("later snapshots would be lost", "rollback", "data", "one")
 	})
 	n.zfs("destroy", dataset+"@two")

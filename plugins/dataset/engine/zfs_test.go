@@ -139,7 +139,7 @@ func mountPoints(t *testing.T, c zfsColumn) {
 
 	write(t, path, "hidden", "x") // but root can
 	_, err = c.Mount(t.Context(), name, path)
-	must.ErrorContains(t, err, "must be moved away: directory not empty")
+	must.ErrorContains(t, err, "mount point of a dataset: directory not empty; move ")
 	oneSentence(t, err)
 	must.False(t, c.isMounted(t, name))
 	must.NoError(t, os.Remove(filepath.Join(path, "hidden")))
@@ -160,7 +160,7 @@ func mountPoints(t *testing.T, c zfsColumn) {
 
 	must.NoError(t, os.Symlink(path, path+"-link"))
 	_, err = c.Mount(t.Context(), name, path+"-link")
-	must.ErrorContains(t, err, "must be moved away: not a directory")
+	must.ErrorContains(t, err, "mount point of a dataset: not a directory; move ")
 	must.Eq(t, path, c.mount(t, name))
 }
 

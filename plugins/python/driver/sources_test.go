@@ -72,7 +72,7 @@ func TestWheelhouse_CopiesUnchangedWheelsOnly(t *testing.T) {
 	}
 	must.NoError(t, os.WriteFile(wheel, []byte("two"), 0o600))
 	_, err = s.into(t.Context(), t.TempDir())
-	test.ErrorContains(t, err, "changed during the start", test.Sprint("another wheel in its place"))
+	test.ErrorContains(t, err, "changed while the task started", test.Sprint("another wheel in its place"))
 	must.NoError(t, os.Remove(wheel))
 	must.NoError(t, unix.Mkfifo(wheel, 0o644))
 	_, err = sourcesOf(t.Context(), false, "1MiB", dir)

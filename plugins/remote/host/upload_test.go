@@ -274,7 +274,7 @@ func TestProgram_MatchesTheHostsArchitecture(t *testing.T) {
 	must.NoError(t, err)
 	programs[arch] = self
 	_, _, err = start(t.Context(), c, dir+"2", programs)
-	must.ErrorContains(t, err, "the program "+self+" is for EM_")
+	must.ErrorContains(t, err, "the driver program "+self+" is for EM_")
 	must.StrHasSuffix(t, "the host's architecture is "+arch, err.Error())
 	_, err = os.Lstat(dir + "2")
 	must.ErrorIs(t, err, fs.ErrNotExist)

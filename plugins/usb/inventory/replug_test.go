@@ -294,7 +294,7 @@ func TestReplug_SticksThatSwapPortsKeepTheirNames(t *testing.T) {
 	m.scan()
 	m.wantNodes("10c4-ea60-A/tty", "10c4-ea60-A/usb", "10c4-ea60-B/tty", "10c4-ea60-B/usb")
 	m.wantOwnNumbers("after it")
-	must.StrContains(t, m.log.String(), "restart the tasks of exec",
+	must.StrContains(t, m.log.String(), "restart its tasks of exec",
 		must.Sprintf("about copies of the nodes in tasks it logs %q", m.log))
 	test.StrContains(t, m.log.String(), "device=10c4:ea60:A",
 		test.Sprintf("about copies of the nodes in tasks it logs %q", m.log))
