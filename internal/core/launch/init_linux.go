@@ -36,12 +36,17 @@ func StartInit(tasksFiles []string, cgroup *os.File) (*os.File, error) {
 		return nil, err
 	}
 	defer null.Close()
+	above, err := Above(program, null)
+	if err != nil {
+		return nil, err
+	}
+	defer above.Close()
 	pidfd := -1
 	sys := &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd, Cloneflags: unix.CLONE_NEWPID}
 	if cgroup != nil {
 		sys.UseCgroupFD, sys.CgroupFD = true, int(cgroup.Fd())
 	}
-	files := []uintptr{null.Fd(), null.Fd(), null.Fd()}
+	files := []uintptr{above.Fd(), above.Fd(), above.Fd()}
 	attr := &syscall.ProcAttr{Dir: "/", Env: []string{}, Files: files, Sys: sys}
 	pid, err := syscall.ForkExec(fdPath(int(program.Fd())), []string{initName}, attr)
 	if err != nil {

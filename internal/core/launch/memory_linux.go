@@ -4,6 +4,7 @@
 package launch
 
 import (
+	"fmt"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -32,4 +33,16 @@ func ProgramInMemory(name string, program []byte) (*os.File, error) {
 		return nil, err
 	}
 	return os.Open(fdPath(fd))
+}
+
+// Above duplicates a file that a child inherits to a descriptor number above that of a program. A child that executes
+// the program as /proc/self/fd/N needs at least one such file: before the execution, syscall.ForkExec moves its pipe to
+// a number above all files of the child, and would otherwise move it to N if that is the next number. The caller closes
+// the duplicate.
+func Above(program, file *os.File) (*os.File, error) {
+	fd, err := unix.FcntlInt(file.Fd(), unix.F_DUPFD_CLOEXEC, int(program.Fd())+1)
+	if err != nil {
+		return nil, fmt.Errorf("failed to duplicate a file for a child: %w", err)
+	}
+	return os.NewFile(uintptr(fd), file.Name()), nil
 }

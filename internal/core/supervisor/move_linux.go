@@ -187,10 +187,17 @@ func softNoFile(own [2]uint64) uint64 {
 		if err != nil {
 			continue
 		}
+		above, err := launch.Above(binary, binary)
+		if err != nil {
+			binary.Close()
+			continue
+		}
 		cmd := exec.Command(fmt.Sprintf("/proc/self/fd/%d", binary.Fd()))
 		cmd.Args = []string{argv0, roleNoFile}
 		cmd.Env = []string{}
+		cmd.ExtraFiles = []*os.File{above}
 		out, err := cmd.Output()
+		above.Close()
 		binary.Close()
 		if err != nil {
 			continue

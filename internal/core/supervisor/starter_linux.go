@@ -76,6 +76,12 @@ func (c *Client) startBinary(ctx context.Context, binary *os.File) error {
 		return err
 	}
 	defer r.Close()
+	ready, err := launch.Above(binary, w)
+	w.Close()
+	if err != nil {
+		return err
+	}
+	defer ready.Close()
 
 	c.leafing.Lock()
 	entered := sync.OnceFunc(c.leafing.Unlock)
@@ -100,13 +106,13 @@ func (c *Client) startBinary(ctx context.Context, binary *os.File) error {
 	}
 	cmd.Dir = "/"
 	cmd.Stderr = stderr
-	cmd.ExtraFiles = []*os.File{w}
+	cmd.ExtraFiles = []*os.File{ready}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // protects it from Ctrl-C in the agent's terminal
 	if dir != nil {
 		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(dir.Fd())
 	}
 	err = startWithDefaultScheduling(cmd)
-	w.Close()
+	ready.Close()
 	if err != nil {
 		_ = leaf.Remove()
 		return fmt.Errorf("failed to start the supervisor: %w", err)
