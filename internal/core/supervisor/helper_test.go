@@ -6,6 +6,7 @@ package supervisor
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -504,12 +505,15 @@ func (h *host) nothingLeft() {
 }
 
 func (h *host) eventuallyOr(what string, ok func() bool, failed func()) {
-	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(3 * time.Millisecond) {
-		if time.Now().After(end) {
-			h.t.Errorf("never happened: %s", what)
-			failed()
-			return
+	err := testsupport.Poll(time.Minute, func() error {
+		if !ok() {
+			return errors.New("never happened: " + what)
 		}
+		return nil
+	})
+	if err != nil {
+		h.t.Error(err)
+		failed()
 	}
 }
 
@@ -652,7 +656,7 @@ func reapAsInit(t testing.TB) {
 			select {
 			case <-over:
 				return
-			case <-time.After(5 * time.Millisecond):
+			case <-time.After(10 * time.Millisecond):
 			}
 		}
 	}()

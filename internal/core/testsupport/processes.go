@@ -6,7 +6,6 @@ package testsupport
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,11 +25,19 @@ func Processes(accept func(args []string) bool) []int {
 // ProcessesWith returns the sorted pids of processes whose file of this name in /proc/<pid> satisfies accept. The files
 // cmdline and environ of zombies are empty.
 func ProcessesWith(file string, accept func(content string) bool) (pids []int) {
-	files, _ := filepath.Glob("/proc/[0-9]*/" + file)
-	for _, path := range files {
-		content, err := os.ReadFile(path)
+	proc, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer proc.Close()
+	names, _ := proc.Readdirnames(-1)
+	for _, name := range names {
+		pid, err := strconv.Atoi(name)
+		if err != nil {
+			continue
+		}
+		content, err := os.ReadFile("/proc/" + name + "/" + file)
 		if err == nil && accept(string(content)) {
-			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
 			pids = append(pids, pid)
 		}
 	}

@@ -7,18 +7,23 @@
 package testsupport
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/shoenig/test/must"
-	"github.com/shoenig/test/wait"
 )
 
 // Eventually waits until ok returns true. It fails the test after a minute, which is enough even on a busy machine.
 func Eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	must.Wait(t, wait.InitialSuccess(wait.BoolFunc(ok), wait.Timeout(time.Minute), wait.Gap(5*time.Millisecond)),
-		must.Sprintf("never happened: %s", what))
+	err := poll(time.Minute, 5*time.Millisecond, func() error {
+		if !ok() {
+			return fmt.Errorf("never happened: %s", what)
+		}
+		return nil
+	})
+	must.NoError(t, err)
 }
 
 // Within waits until f returns no error. After the timeout it fails the test with f's last error.
@@ -29,5 +34,19 @@ func Within(t testing.TB, timeout time.Duration, f func() error) {
 
 // Poll calls f until it returns no error. After the timeout it returns f's last error.
 func Poll(timeout time.Duration, f func() error) error {
-	return wait.InitialSuccess(wait.ErrorFunc(f), wait.Timeout(timeout), wait.Gap(20*time.Millisecond)).Run()
+	return poll(timeout, 20*time.Millisecond, f)
+}
+
+// poll calls f until it returns no error, with pauses of at least gap. After the timeout it returns f's last error.
+func poll(timeout, gap time.Duration, f func() error) error {
+	for end := time.Now().Add(timeout); ; {
+		begin := time.Now()
+		err := f()
+		now := time.Now()
+		if err == nil || now.After(end) {
+			return err
+		}
+		// many tests that read all of /proc without such pauses would use all processors
+		time.Sleep(max(gap, 4*now.Sub(begin)))
+	}
 }
