@@ -4,6 +4,7 @@
 package main
 
 import (
+	"flag"
 	"os"
 	"path/filepath"
 	"testing"
@@ -22,6 +23,8 @@ func TestMain(m *testing.M) {
 			return
 		}
 	}
+	flag.Parse()
+	_ = flag.Set("test.parallel", "8") // the tests mostly wait until an idle supervisor ends
 	conformance.Main(m, main)
 }
 

@@ -150,6 +150,7 @@ func (n *node) records(t *testing.T) []string {
 }
 
 func TestCopy_FailureRemovesRecord(t *testing.T) {
+	t.Parallel()
 	tools := t.TempDir()
 	must.NoError(t, os.Chmod(filepath.Dir(tools), 0o755))
 	tar := filepath.Join(tools, "tar")
@@ -169,6 +170,7 @@ func TestCopy_FailureRemovesRecord(t *testing.T) {
 
 // Nomad inserts the node's paths into the commands of script checks. ExecTask must convert them to the host's paths.
 func TestExec_UsesHostPaths(t *testing.T) {
+	t.Parallel()
 	server := sshdtest.Start(t)
 	n := newNode(t, server, server.Port, "", nil)
 	_, _, err := n.StartTask(n.Copy())
@@ -180,6 +182,7 @@ func TestExec_UsesHostPaths(t *testing.T) {
 }
 
 func TestCopy_IsRetriedAfterALostConnection(t *testing.T) {
+	t.Parallel()
 	server := sshdtest.Start(t)
 	link := server.Link()
 	content := make([]byte, 20<<20)
@@ -209,6 +212,7 @@ func TestCopy_IsRetriedAfterALostConnection(t *testing.T) {
 }
 
 func TestCopy_IsRefusedForADeniedUser(t *testing.T) {
+	t.Parallel()
 	testsupport.NeedRoot(t)
 	server := sshdtest.Start(t)
 	n := newNode(t, server, server.Port, "denied_host_uids = \"65534\"\n", nil)
@@ -228,6 +232,7 @@ func TestCopy_IsRefusedForADeniedUser(t *testing.T) {
 
 // The server on the host refuses such a large config block before its driver gets the task.
 func TestStart_FailureRemovesRecord(t *testing.T) {
+	t.Parallel()
 	server := sshdtest.Start(t)
 	n := newNode(t, server, server.Port, "", nil)
 	large := newTask(t, "job", map[string]any{
@@ -242,6 +247,7 @@ func TestStart_FailureRemovesRecord(t *testing.T) {
 
 // The record of a second run of the task can't be read, so the end of that run can't be recorded.
 func TestStart_IsIndependentOfARunThatCanNotBeEnded(t *testing.T) {
+	t.Parallel()
 	server := sshdtest.Start(t)
 	n := newNode(t, server, server.Port, "", nil)
 	_, _, err := n.StartTask(n.Copy())

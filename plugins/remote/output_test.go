@@ -35,6 +35,7 @@ func output(t *testing.T, cfg *drivers.TaskConfig) string {
 // After a takeover, a restarted process writes to another directory on the host than the first process. The node must
 // get the output of both, in order.
 func TestOutput_ContinuesWhenATakenOverTaskRestarts(t *testing.T) {
+	t.Parallel()
 	server := sshdtest.Start(t)
 	dir, mark := newDir(t), newMark(t)
 	options := func() map[string]any {
