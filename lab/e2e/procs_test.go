@@ -37,9 +37,13 @@ func readProc(pid int) (proc, error) {
 	if err != nil || st.Zombie {
 		return proc{}, errors.Join(fs.ErrNotExist, err)
 	}
-	cmdline, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	return procOf(st), nil
+}
+
+func procOf(st task.Stat) proc {
+	cmdline, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", st.PID))
 	args := strings.Split(strings.TrimRight(string(cmdline), "\x00"), "\x00")
-	return proc{pid: pid, parent: st.Parent, start: st.Start, args: args}, nil
+	return proc{pid: st.PID, parent: st.Parent, start: st.Start, args: args}
 }
 
 func (p proc) alive() bool {
@@ -83,10 +87,9 @@ func (p proc) pause(t testing.TB) (resume func()) {
 // allProcs returns the processes of this machine.
 func allProcs() (all []proc) {
 	table, _ := task.Processes()
-	for pid := range table {
-		p, err := readProc(pid)
-		if err == nil {
-			all = append(all, p)
+	for _, st := range table {
+		if !st.Zombie {
+			all = append(all, procOf(st))
 		}
 	}
 	return all

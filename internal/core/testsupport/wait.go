@@ -47,6 +47,6 @@ func poll(timeout, gap time.Duration, f func() error) error {
 			return err
 		}
 		// many tests that read all of /proc without such pauses would use all processors
-		time.Sleep(max(gap, 4*now.Sub(begin)))
+		time.Sleep(max(gap, 9*now.Sub(begin)))
 	}
 }
