@@ -85,7 +85,8 @@ func (o ownership) step(c call, got outcome) []any {
 	return nil
 }
 
-// way is a connection of a node over its own network link, with the program on the host that serves the connection.
+// way is one connection of a node to the host. Each way has a separate network link, and a separate program that serves
+// it on the host.
 type way struct {
 	*host.Link
 	number int
@@ -94,7 +95,7 @@ type way struct {
 
 	running   sync.WaitGroup // the calls in progress
 	recovered bool           // the program on the host has recovered the task
-	until     int            // the round in which a cut ends; 0: not cut
+	until     int            // the round in which the cut link is restored; 0: not cut
 
 	mu   sync.Mutex
 	lost []porcupine.Operation // calls with unknown outcome
@@ -120,7 +121,7 @@ type partition struct {
 	written string // the file that exec writes to
 
 	begun  time.Time
-	number atomic.Int64 // the last number that a connection, an allocation or a line has got
+	number atomic.Int64 // the last number given to a connection, an allocation or a line
 
 	mu      sync.Mutex
 	history []porcupine.Operation
@@ -146,7 +147,8 @@ func (p *partition) connect() *way {
 	return w
 }
 
-// end ends a connection and its program on the host. Then its lost calls can no longer be executed, so they end here.
+// end closes a connection and waits until its program on the host has ended. From then on, its lost calls cannot be
+// executed, so end adds them to the history.
 func (p *partition) end(w *way) {
 	w.host.Close()
 	w.running.Wait()
@@ -162,7 +164,8 @@ func (p *partition) end(w *way) {
 	w.lost = nil
 }
 
-// ask makes a call, and adds it to the history. If no response arrives, the outcome is unknown.
+// ask makes a call, and adds it to the history when the response arrives. If no response arrives, the outcome is
+// unknown, and end adds the call.
 func (p *partition) ask(w *way, c call) outcome {
 	op := porcupine.Operation{Input: c, Call: int64(time.Since(p.begun))}
 	got, err := p.send(w, c)
@@ -223,8 +226,8 @@ func (p *partition) send(w *way, c call) (outcome, error) {
 	return unknown, err
 }
 
-// alive returns all allocations except but. The claim names them as alive, so the host does not take a disconnected
-// owner for gone.
+// alive returns all allocations except the one in but. A claim lists them as alive, so that the host does not consider
+// a disconnected owner gone.
 func (p *partition) alive(but string) []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -265,7 +268,7 @@ func (m *member) turn(round int, others []string) {
 		}
 		w.cut.Restore() // data sent before the cut arrives now
 		w.running.Wait()
-		m.does(w, m.choose(w, others)) // on the old connection: it may take the run back
+		m.does(w, m.choose(w, others)) // an old connection may take the run back
 		m.end(w)
 		return true
 	})
@@ -282,7 +285,7 @@ func (m *member) turn(round int, others []string) {
 	answered := make(chan outcome, 1)
 	w.running.Go(func() { answered <- m.does(w, c) })
 	if strike != nil && !before {
-		time.Sleep(time.Duration(rand.N(int64(3 * time.Millisecond)))) // to break any step of the call
+		time.Sleep(time.Duration(rand.N(int64(3 * time.Millisecond)))) // so that the fault can hit any step of the call
 		strike(m, w)
 	}
 	if w.until > 0 || <-answered != refused { // on a cut link, no response will come
@@ -300,7 +303,8 @@ func (m *member) turn(round int, others []string) {
 	m.way = m.connect()
 }
 
-// choose returns a random call for a connection. others are allocations from which it may take the run.
+// choose returns a random call for a connection. A call that takes the run takes it from one of the allocations in
+// others.
 func (m *member) choose(w *way, others []string) call {
 	c := call{way: w.number, what: kinds[rand.N(len(kinds))], alloc: m.alloc}
 	switch c.what {
@@ -315,8 +319,8 @@ func (m *member) choose(w *way, others []string) call {
 	return c
 }
 
-// does makes a call. Before the first exec on a connection, it resumes the run: the program on the host must know the
-// task.
+// does makes a call. Before the first exec on a connection, it resumes the run, because the program on the host can
+// only run commands in a task that it has recovered.
 func (m *member) does(w *way, c call) outcome {
 	if c.what == "exec" && !w.recovered {
 		resume := call{way: w.number, what: "resume", alloc: c.alloc}
@@ -338,7 +342,7 @@ var faults = []func(*member, *way){
 	},
 }
 
-// kill kills the program on the host, or its SSH server process.
+// kill kills the program on the host or, if server is set, the SSH server process that started the program.
 func (m *member) kill(w *way, server bool) {
 	shims := testsupport.Processes(w.isShim)
 	must.Len(m.t, 1, shims)
@@ -390,7 +394,7 @@ func TestRun_HistoryIsLinearizableThroughPartitions(t *testing.T) {
 			break
 		}
 		var all sync.WaitGroup
-		var allocs []string // of the members and the last owner, before this round
+		var allocs []string // the allocations of the members and of the last owner, before this round
 		for _, m := range members {
 			allocs = append(allocs, m.alloc, owner)
 		}
@@ -409,7 +413,7 @@ func TestRun_HistoryIsLinearizableThroughPartitions(t *testing.T) {
 	model := porcupine.NondeterministicModel{
 		Init: func() []any { return []any{ownership{owner: task.AllocID}} },
 		Step: func(state, input, output any) []any {
-			got, _ := output.(outcome) // a call without output: unknown
+			got, _ := output.(outcome) // a call without an output has the outcome unknown
 			return state.(ownership).step(input.(call), got)
 		},
 	}

@@ -290,7 +290,8 @@ func (a act) run(ctx context.Context, argv []string) error {
 	return nil
 }
 
-// change changes a run's state. For AbsentTime, it retries if the host refuses to end a run that was followed recently.
+// change sets a run's state. If the host refuses to end a run that was followed recently, change retries for
+// AbsentTime.
 func (e *endpoint) change(ctx context.Context, r run, to shim.State) error {
 	request := &shim.ChangeRequest{TaskID: r.TaskID, Epoch: r.Epoch, State: to}
 	until := time.Now().Add(shim.AbsentTime + time.Second)

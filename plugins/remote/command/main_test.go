@@ -33,7 +33,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/remote/driver"
 )
 
-// TestMain makes the test binary act as the plugin's binary, for commands and on a host.
+// TestMain lets the test binary act as the plugin's binary, both when a test runs a command and when a host starts it.
 func TestMain(m *testing.M) {
 	testsupport.BeginRoles()
 	supervisor.Main()
@@ -118,13 +118,13 @@ func does(t *testing.T, args ...string) result {
 	return r
 }
 
-// owner is the plugin of a node, with a task.
+// owner is the plugin of a node, together with the task that it has started.
 type owner struct {
 	*core.Driver
 	*drivers.TaskConfig
 }
 
-// starts creates a node, and starts a task of this job there, which sleeps. mark is the argument of sleep.
+// starts creates a node, and starts a task of this job on it. The task runs sleep with mark as its argument.
 func (b *box) starts(job, mark string) *owner {
 	b.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -150,7 +150,7 @@ func (b *box) starts(job, mark string) *owner {
 	}
 	value, errs := schema.Value(schema.Of[driver.TaskConfig]().Spec(), map[string]any{
 		"endpoint": "box", "command": "sleep", "args": []any{mark},
-		"on_drain": "stop", "on_lost": "restart", // otherwise, without an API, DestroyTask would only release the run
+		"on_drain": "stop", "on_lost": "restart", // with the defaults and no API, DestroyTask would only release the run
 	})
 	must.SliceEmpty(b.t, errs)
 	must.NoError(b.t, o.EncodeDriverConfig(value))

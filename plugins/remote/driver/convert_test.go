@@ -16,7 +16,7 @@ import (
 func TestHostConfig_UsesHostPaths(t *testing.T) {
 	t.Setenv("OF_THE_AGENT", "x")
 	t.Setenv("CHANGED", "x")
-	t.Setenv("NOMAD_REGION", "global") // Nomad sets it for each task, so it must stay
+	t.Setenv("NOMAD_REGION", "global") // must stay in the task's environment, because Nomad sets it for each task
 	cfg := &drivers.TaskConfig{
 		AllocID: "alloc-1", Name: "web", AllocDir: "/nomad/alloc/alloc-1",
 		Env: map[string]string{

@@ -39,7 +39,7 @@ type engine struct {
 	mu    sync.Mutex
 	tasks map[string]*remoteTask // key: task id in Nomad; Destroy removes the task
 
-	left sync.Map // keys: *remoteTask; their runs must still be ended, after the host failed or was unreachable
+	left sync.Map // keys: *remoteTask; their runs must still be ended, because the host failed or was unreachable
 }
 
 var (

@@ -33,7 +33,7 @@ import (
 func (t *remoteTask) copyFiles(ctx context.Context, link *host.Link, below string) error {
 	t.copying.Lock()
 	defer t.copying.Unlock()
-	now := time.Now().Round(0) // drops the monotonic clock: now is compared with the times of files
+	now := time.Now().Round(0) // drops the monotonic clock reading, which the times of files do not have
 	root, err := os.OpenRoot(filepath.Join(t.config.AllocDir, t.config.Name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -64,7 +64,7 @@ func (t *remoteTask) copyFiles(ctx context.Context, link *host.Link, below strin
 	return nil
 }
 
-// clockTick is how far behind the clock a new file time can be: the kernel uses the time of its last clock tick.
+// clockTick is how far a file's time can lag behind the clock, because the kernel uses the time of its last clock tick.
 const clockTick = 10 * time.Millisecond
 
 // refresh copies changed files before a signal or a command. If that fails, it only emits a task event, because the
@@ -75,7 +75,7 @@ func (t *remoteTask) refresh(ctx context.Context, link *host.Link) {
 	}
 }
 
-// filesOf returns the paths in a task's directory that belong on the host and have changed since a time.
+// filesOf returns the paths in a task's directory that belong on the host and have changed since the given time.
 func filesOf(root *os.Root, below string, since time.Time) (paths []string, err error) {
 	ofNode := []string{allocdir.TaskPrivate, allocdir.SharedAllocName}
 	ofHost := []string{".", allocdir.TaskLocal, allocdir.TaskSecrets, allocdir.TmpDirName} // the host creates these itself

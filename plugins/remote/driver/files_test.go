@@ -35,7 +35,8 @@ func taskDir(t *testing.T, paths ...string) (dir string, root *os.Root) {
 	return dir, root
 }
 
-// copied returns a line for each file that a copy since a time sends: path, mode, owner, and content or link target.
+// copied archives the files that have changed since the given time. It returns a line for each file: path, mode, owner,
+// and content or link target.
 func copied(t *testing.T, root *os.Root, below string, since time.Time) string {
 	t.Helper()
 	paths, err := filesOf(root, below, since)

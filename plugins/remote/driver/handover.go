@@ -36,8 +36,8 @@ func (t *remoteTask) request(taskID string) *shim.ClaimRequest {
 	}
 }
 
-// claim claims the task's run for this allocation. While the run belongs to another allocation, it waits, at most for
-// heldTime. After the verdict Start, the caller must start the run. Before each attempt, claim ends the runs in
+// claim claims the task's run for this allocation. While the run belongs to another allocation, claim waits, for at
+// most heldTime. If the verdict is Start, the caller must start the run. Before each attempt, claim ends the runs in
 // engine.left, because it could otherwise take over one of them.
 func (t *remoteTask) claim(ctx context.Context, link *host.Link, progress core.Event) (*shim.ClaimReply, error) {
 	limit := time.Now().Add(heldTime)
@@ -88,7 +88,7 @@ func (t *remoteTask) claim(ctx context.Context, link *host.Link, progress core.E
 // reclaim claims the task's existing run on a new connection. It returns false if another allocation has the run, and
 // an error with the code NotFound if the host does not have the run.
 func (t *remoteTask) reclaim(ctx context.Context, link *host.Link) (mine bool, err error) {
-	t.claiming.Lock() // excludes release: a claim after it would take the run back
+	t.claiming.Lock() // keeps release waiting, because a claim after a release would take the run back
 	defer t.claiming.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute) // the host's disk may hang, and a release waits for this claim
 	defer cancel()
@@ -112,8 +112,8 @@ func (t *remoteTask) reclaim(ctx context.Context, link *host.Link) (mine bool, e
 	return false, nil
 }
 
-// setTaken records the allocation that has the run, and returns whether it is another one than before. As long as the
-// run exists, the task on this node stays running, because Nomad would restart it after an exit.
+// setTaken records the allocation that has the run, and reports whether that is a different allocation than before. As
+// long as the run exists, the task on this node remains running, because Nomad would restart it after an exit.
 func (t *remoteTask) setTaken(allocID string) bool {
 	t.mu.Lock()
 	changed := t.takenBy != allocID
@@ -132,7 +132,7 @@ func (t *remoteTask) isTaken() bool {
 	return t.takenBy != ""
 }
 
-// part ends the task on this node, but not its run. It reports exit code 0: a lost exit would fail the allocation.
+// part ends the task on this node, but not its run. The exit code is 0, because a lost exit would fail the allocation.
 func (t *remoteTask) part() {
 	t.parted.Store(true)
 	t.End(&task.Exit{At: time.Now()})

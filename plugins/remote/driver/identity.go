@@ -23,7 +23,7 @@ import (
 // keyOf returns a key for the task that is the same for an allocation and its replacement. It consists of names and the
 // allocation's index. It does not use Nomad's chain of previous allocations, which has gaps: an allocation from a
 // blocked evaluation has no predecessor (hashicorp/nomad#10592). The allocations of a system job have the same index on
-// all nodes, so for such a job node must be the node's id. For other jobs it must be empty.
+// all nodes, so for such a job, the parameter node must be the node's id. For other jobs, it must be empty.
 func keyOf(cfg *drivers.TaskConfig, node string) string {
 	key, _ := json.Marshal([]string{ // cannot fail
 		cfg.Env["NOMAD_REGION"], cfg.Namespace, cfg.JobID, cfg.TaskGroupName, cfg.Env["NOMAD_ALLOC_INDEX"], cfg.Name, node,
@@ -65,12 +65,12 @@ func hashOf(cfg *drivers.TaskConfig, config map[string]any) (string, error) {
 	r := cfg.Resources
 	if r != nil && r.NomadResources != nil && r.LinuxResources != nil {
 		content["memory"], content["cpu"] = r.NomadResources.Memory, r.NomadResources.Cpu.CpuShares
-		cores := r.LinuxResources.CpusetCpus // with reserved cores, CpuShares depends on the node: count the cores
+		cores := r.LinuxResources.CpusetCpus // with reserved cores, CpuShares depends on the node, so use their number
 		if cores != "" {
 			content["cpu"] = fmt.Sprintf("%d cores", strings.Count(cores, ",")+1)
 		}
 	}
-	text, err := json.Marshal(content) // the same text for equal maps: Marshal sorts their keys
+	text, err := json.Marshal(content) // equal maps give the same text, because Marshal sorts their keys
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:]), err
 }

@@ -30,7 +30,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/remote/shim"
 )
 
-// simulated is a host without a driver. It answers the calls Claim and Change of package shim.
+// simulated is a host without a driver. It answers the calls Claim, Change and List of package shim.
 type simulated struct {
 	claim  func(*shim.ClaimRequest) (*shim.ClaimReply, error)
 	change func(*shim.ChangeRequest) error
@@ -151,7 +151,7 @@ func TestTidy_EndsOnlyRunsOfKnownAllocations(t *testing.T) {
 	must.NoError(t, e.Close())
 }
 
-// Nomad must not report a task as running that has ended on another node.
+// Nomad must not report a task as running after the task has ended on another node.
 func TestReclaim_ReportsATakenRunThatIsGone(t *testing.T) {
 	reply := &shim.ClaimReply{Verdict: shim.Held, Owner: shim.Owner{AllocID: "b"}}
 	link := simulated{claim: func(*shim.ClaimRequest) (*shim.ClaimReply, error) { return reply, nil }}.link(t)

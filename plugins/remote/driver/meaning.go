@@ -24,7 +24,7 @@ const (
 	onLostRestart  = "restart"
 	onDrainRelease = "release"
 
-	migrating = "alloc is being migrated" // the node is drained: scheduler/reconciler, StatusAllocMigrating
+	migrating = "alloc is being migrated" // set when the node is drained (scheduler/reconciler, StatusAllocMigrating)
 )
 
 // allocation has the fields of Nomad's allocation that are used here (nomad/structs, Allocation).
@@ -34,7 +34,7 @@ type allocation struct {
 	DesiredTransition struct {
 		Migrate, Reschedule, NoShutdownDelay, MigrateDisablePlacement *bool
 	}
-	Job *job // the job in the version that the allocation was created for
+	Job *job // the version of the job that the allocation was created for
 }
 
 // job has the fields of Nomad's job that are used here.
@@ -54,7 +54,7 @@ func (j *job) isSystem() bool {
 
 type nomad struct{ client *agentapi.Client }
 
-// allocation returns nil if Nomad does not have the allocation, and an error if the token has no right to see it.
+// allocation returns nil if Nomad does not have the allocation, and an error if the token does not permit reading it.
 func (n nomad) allocation(ctx context.Context, namespace, id string) (*allocation, error) {
 	return get(ctx, n, "alloc", "/v1/allocation/", namespace, id, &allocation{})
 }
@@ -84,7 +84,7 @@ func get[T interface{ id() string }](
 	return answer, nil
 }
 
-// askTime limits each query, and all queries of a decision together. An agent whose servers hang does not respond.
+// askTime limits each query, and all queries of a decision together: an agent whose servers hang does not respond.
 const askTime = 2 * time.Second
 
 // meaning describes why Nomad ends a task on this node.
@@ -114,7 +114,7 @@ func (n nomad) ask(ctx context.Context, s *saved, allocID string) meaning {
 	return meaningOf(a, j, s)
 }
 
-// meaningOf derives the reason from the allocation and its job in Nomad. a or j is nil if it does not exist.
+// meaningOf derives the reason from the allocation and its job in Nomad. Either is nil if Nomad does not have it.
 func meaningOf(a *allocation, j *job, s *saved) meaning {
 	is := func(b *bool) bool { return b != nil && *b }
 	switch {

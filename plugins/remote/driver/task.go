@@ -27,20 +27,20 @@ import (
 	"github.com/outrider-dev/outrider/plugins/remote/shim"
 )
 
-// remoteTask is a task on a host. From Claim on, the method run follows the task, and continues after each reconnect.
+// remoteTask is a task on a host. The method run, which Claim starts, follows the task across reconnects.
 type remoteTask struct {
 	config *drivers.TaskConfig // only the fields that newTask copies; AllocDir is a path on this node
 	engine *engine
 	host   *host.Host
 	saved  saved
 	event  core.Event
-	ctx    context.Context // ends when the task is destroyed, or by part
+	ctx    context.Context // ends when the task is destroyed or the method part is called
 	cancel context.CancelFunc
 
 	core.Ending
 
 	running sync.Once
-	parted  atomic.Bool // part was called: the run belongs to another allocation, or to none
+	parted  atomic.Bool // part was called, because the run belongs to another allocation or to none
 	tidying atomic.Bool // tidy's attempt to end the run is under way
 
 	claiming sync.Mutex // held while the run is claimed or released on the host
@@ -50,7 +50,7 @@ type remoteTask struct {
 	copying sync.Mutex   // held while files are copied to the host
 
 	minute time.Time // when forward began to count events
-	events int       // events of the host since minute
+	events int       // events of the host since that time
 
 	wanted bool // for shim.ClaimRequest.Wanted; set by Start
 
@@ -139,7 +139,7 @@ func (t *remoteTask) over() bool {
 // following is the state of the method run.
 type following struct {
 	*remoteTask
-	exit   *task.Exit // reported by the host, while the end of the output is still missing
+	exit   *task.Exit // the exit that the host has reported; set while the end of the output is missing
 	doubts time.Time  // when the current series of the host's errors began, see doubt
 }
 
@@ -186,7 +186,7 @@ func (f *following) follow(link *host.Link) *task.Exit {
 	output := make(chan struct{})
 	go func() {
 		defer close(output)
-		f.logging.Lock() // the next copy continues where this one ends
+		f.logging.Lock() // the next copy must begin where this one has ended
 		defer f.logging.Unlock()
 		if err := f.copyOutput(ctx, link); err != nil {
 			f.event("Stopped copying the output: %v", err)
@@ -218,14 +218,14 @@ func (f *following) follow(link *host.Link) *task.Exit {
 	return f.exit
 }
 
-// doubt handles an error of an attempt to follow that started at begun. If the connection was lost, it returns nil
-// immediately. An error of the host may be temporary: doubt pauses and returns nil. It returns a lost exit if such
-// errors have continued for doubtTime.
+// doubt handles an error in a call of follow that began at the time begun. If the connection was lost, doubt returns
+// nil immediately. Otherwise the error is the host's and may be temporary, so doubt pauses and returns nil. Once such
+// errors have continued for doubtTime, it returns a lost exit.
 func (f *following) doubt(link *host.Link, begun time.Time, err error) *task.Exit {
 	if f.ctx.Err() != nil || !link.Alive() {
 		return nil
 	}
-	if f.doubts.IsZero() || time.Since(begun) > againTime { // the first error, or the first one after a longer attempt
+	if f.doubts.IsZero() || time.Since(begun) > againTime { // the first error, or the first after a while without one
 		f.doubts = time.Now()
 	}
 	if time.Since(f.doubts) > doubtTime {
@@ -289,8 +289,8 @@ func lost(reason string) *task.Exit { return &task.Exit{Lost: true, Reason: reas
 // ofCore has prefixes of events that the core on this node emits itself. forward drops them when they come from a host.
 var ofCore = []string{"Killed by signal ", "Lost: ", "Re-attached "}
 
-// forward emits an event of the host's driver as an event of this task. It limits their rate, because Nomad writes each
-// event to disk. Only one goroutine may call forward.
+// forward emits an event of the host's driver as an event of this task. It limits the rate of these events, because
+// Nomad writes each one to disk. Only one goroutine may call forward.
 func (t *remoteTask) forward(message string) {
 	if time.Since(t.minute) > time.Minute {
 		t.minute, t.events = time.Now(), 0
@@ -341,7 +341,8 @@ func (t *remoteTask) Stop(ctx context.Context, timeout time.Duration, signal str
 	return t.end(ctx, timeout, signal)
 }
 
-// meant finds out why Nomad ends the task. Once a stop was requested, it returns the zero meaning: stop.
+// meant finds out why Nomad ends the task. Once a stop was requested, it returns the zero value, which stands for a
+// stop.
 func (t *remoteTask) meant(ctx context.Context) meaning {
 	t.mu.Lock()
 	stopped := t.stop != nil
@@ -361,7 +362,7 @@ func (t *remoteTask) end(ctx context.Context, timeout time.Duration, signal stri
 	stopped := make(chan error, 1)
 	link, err := t.connected()
 	if err == nil {
-		go func() { stopped <- t.stopOn(link) }() // until the task or the connection ends, or longer if the host's disk hangs
+		go func() { stopped <- t.stopOn(link) }() // blocks until the task or the connection ends, or longer if a disk hangs
 	}
 	for {
 		select {
@@ -389,7 +390,7 @@ func (t *remoteTask) stopOn(link *host.Link) error {
 		return nil
 	}
 	err := t.become(t.ctx, link, shim.Stopping)
-	if status.Code(err) == codes.FailedPrecondition { // this connection has not claimed the run yet, or another one has
+	if status.Code(err) == codes.FailedPrecondition { // not claimed on this connection, or later claimed on another
 		mine, failed := t.reclaim(t.ctx, link)
 		if failed != nil || !mine {
 			return failed
@@ -402,7 +403,7 @@ func (t *remoteTask) stopOn(link *host.Link) error {
 	return link.Driver.StopTask(t.saved.RunID, s.timeout, s.signal)
 }
 
-// TaskStats implements core.Forwarder. Nomad calls it again when the channel is closed, as by a lost connection.
+// TaskStats implements core.Forwarder. Nomad calls it again when the channel closes, such as after a lost connection.
 func (t *remoteTask) TaskStats(ctx context.Context, interval time.Duration) (<-chan *drivers.TaskResourceUsage, error) {
 	link, err := t.connected()
 	if err == nil {
@@ -417,7 +418,7 @@ func (t *remoteTask) TaskStats(ctx context.Context, interval time.Duration) (<-c
 }
 
 // ExecTask implements core.Forwarder. It first copies changed files, because the command may be a script from a
-// template. It also replaces this node's paths in the command: in script checks, Nomad has interpolated them.
+// template. It also replaces this node's paths in the command, because Nomad interpolates them in script checks.
 func (t *remoteTask) ExecTask(command []string, timeout time.Duration) (*drivers.ExecTaskResult, error) {
 	link, err := t.connected()
 	if err != nil {
