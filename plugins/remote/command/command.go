@@ -290,8 +290,7 @@ func (a act) run(ctx context.Context, argv []string) error {
 	return nil
 }
 
-// change sets a run's state. If the host refuses to end a run that was followed recently, change retries for
-// AbsentTime.
+// change sets a run's state. It retries for AbsentTime if the host refuses to end a run that was followed recently.
 func (e *endpoint) change(ctx context.Context, r run, to shim.State) error {
 	request := &shim.ChangeRequest{TaskID: r.TaskID, Epoch: r.Epoch, State: to}
 	until := time.Now().Add(shim.AbsentTime + time.Second)

@@ -341,8 +341,7 @@ func (t *remoteTask) Stop(ctx context.Context, timeout time.Duration, signal str
 	return t.end(ctx, timeout, signal)
 }
 
-// meant finds out why Nomad ends the task. Once a stop was requested, it returns the zero value, which stands for a
-// stop.
+// meant finds out why Nomad ends the task. Once a stop was requested, it returns the zero meaning, which is a stop.
 func (t *remoteTask) meant(ctx context.Context) meaning {
 	t.mu.Lock()
 	stopped := t.stop != nil

@@ -70,7 +70,7 @@ const attemptTime = 10 * time.Minute
 const shortLife = 15 * time.Second
 
 // Connect returns the connection. During an attempt to connect, it waits for the result. Between two attempts, it
-// returns the error of the last. If ctx ends, only this wait ends: the attempt continues for all callers.
+// returns the error of the previous one. If ctx ends, Connect stops waiting, but the attempt continues for others.
 func (h *Host) Connect(ctx context.Context) (*Link, error) { return h.wait(ctx, false) }
 
 // Keep is like Connect, but keeps waiting after a failed attempt, until ctx ends.

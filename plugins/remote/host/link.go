@@ -66,7 +66,7 @@ func newLink(ctx context.Context, c Config) (*Link, error) {
 			if taken.Swap(true) { // gRPC tries to reconnect, but conn cannot be opened again
 				return nil, net.ErrClosed
 			}
-			return conn, nil // gRPC closes conn when it ends, or when a ping gets no response
+			return conn, nil // gRPC closes conn when the client is closed, or when a ping gets no response
 		}),
 		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(),
 		grpc.WithReadBufferSize(shim.Buffer), grpc.WithWriteBufferSize(shim.Buffer),
@@ -101,8 +101,8 @@ func newLink(ctx context.Context, c Config) (*Link, error) {
 // maxMessage is the maximum size of a message in bytes, the same as for local plugins (internal/core/plugin).
 const maxMessage = 64 << 20
 
-// greet reads the fingerprint of the driver on the host, and then passes the driver's events to event. It returns an
-// error if the driver cannot run tasks.
+// greet reads the fingerprint of the driver on the host, and then passes the driver's events to the function event. It
+// returns an error if the driver cannot run tasks.
 func (l *Link) greet(event func(*drivers.TaskEvent)) error {
 	fingerprints, err := l.Driver.Fingerprint(l.conn.Context())
 	if err != nil {

@@ -30,9 +30,10 @@ import (
 // complete, and only the plugin's user can change the file, so the script checks only the size of an existing copy.
 //
 // A directory is unsafe if another user owns it or can write to it or a directory above. Directories above may be
-// sticky, such as /tmp, or writable for the user's private group, but not for root's, or by an ACL. The script removes
-// temporary files of failed attempts, versions that no node has used for 30 days, and files of that age in runs:
-// *.taken (type runs), and .new-* of killed programs. Running processes survive the removal of their program.
+// sticky, such as /tmp, or writable by the user's private group, unless that is root's or an ACL exists. The script
+// removes temporary files of failed attempts, versions that no node has used for 30 days, and files of that age in the
+// directory runs of package shim: *.taken, and .new-* of killed programs. Running processes survive the removal of
+// their program.
 const script = `
 mask=$(umask); umask 077
 fail() { printf 'error %s\n' "$1"; exit 0; }

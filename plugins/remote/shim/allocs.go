@@ -34,7 +34,6 @@ type allocs struct{ dir string }
 // AllocDir returns the directory of an allocation on a host whose directory is dir.
 func AllocDir(dir, allocID string) string { return filepath.Join(dir, "allocs", allocID) }
 
-// path returns the directory of an allocation.
 func (a allocs) path(id string) (string, error) {
 	if !isName(id) || strings.Contains(id, ".") {
 		return "", fmt.Errorf("%q is not the id of an allocation", id)
@@ -76,8 +75,8 @@ func (a allocs) share(id string) (string, error) {
 }
 
 // resume makes the next output of a task go to a file with a higher number, if the node has more output than this host,
-// as after a takeover. Otherwise the node would miss the next output, because it already has that part of the old file.
-// It still misses some if the file cannot be created, as on a full disk.
+// as after a takeover. In the old file, the node would only read what is beyond the size that it has, and so miss
+// output. This still happens if the new file cannot be created, as on a full disk.
 func (a allocs) resume(taskID string, has LogsRequest) {
 	id, task := partsOf(taskID)
 	for stream, newest := range map[string]LogsPart{".stdout": has.Stdout, ".stderr": has.Stderr} {
@@ -136,9 +135,9 @@ func (a allocs) copied(taskID string) (file string, err error) {
 // removed is the prefix for an allocation's directory that is being removed.
 const removed = ".removed-"
 
-// retire renames the directories of allocations that are not in the map inUse and have not changed since a time. It
-// returns their new paths, and those of earlier calls, for the caller to remove. The caller must hold the lock of all
-// records, so no other directory comes into use during the call.
+// retire renames the directories of allocations that are not in the map inUse and have not changed since the given
+// time. It returns their new paths, and those of earlier calls, for the caller to remove. The caller must hold the lock
+// of all records, so no other directory comes into use during the call.
 func (a allocs) retire(inUse map[string]bool, since time.Time) (paths []string, err error) {
 	entries, err := os.ReadDir(a.dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -193,7 +192,7 @@ func (h *host) files(ctx context.Context, r *FilesRequest, archive io.Reader) er
 // there give tar no more rights than the task has. unpack ends when the context ends.
 func unpack(ctx context.Context, archive io.Reader, dir string, uid, gid int) error {
 	var said plain.Tail
-	cmd := exec.CommandContext(ctx, "tar", "-x", "-p", "-m", "-f", "-") // -m: the node's clock may differ
+	cmd := exec.CommandContext(ctx, "tar", "-x", "-p", "-m", "-f", "-") // -m sets no times: the node's clock may differ
 	cmd.Dir, cmd.Stderr = dir, &said
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C"}
 	if uid != os.Geteuid() {
@@ -243,7 +242,7 @@ func (h *host) logs(ctx context.Context, r *LogsRequest) (*LogsReply, error) {
 	defer stderr.Close()
 	buffer := make([]byte, Buffer)
 	for pause := shortestPause; ; pause = min(2*pause, longestPause) {
-		status, err := h.InspectTask(r.TaskID) // before the read: if the task has exited, the files have all its output
+		status, err := h.InspectTask(r.TaskID) // before the read, so the files have all output of an exited task
 		over := err != nil || status.State == drivers.TaskStateExited
 		reply := &LogsReply{}
 		for reader, part := range map[*corelogs.Reader]*LogsPart{stdout: &reply.Stdout, stderr: &reply.Stderr} {

@@ -16,7 +16,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// ownership is the state of the model. The model predicts the results of calls of three sides, made one after another.
+// ownership is the state of the model. The model predicts the results of calls that three sides make one after another.
 type ownership struct {
 	owner    string // an allocation
 	released bool
@@ -31,7 +31,7 @@ type call struct {
 	from  string // the allocation that the run is taken from
 }
 
-// step makes a call in the model. It reports whether the model's result is got, and returns the next state.
+// step makes a call in the model. It reports whether the model predicts the result in got, and returns the next state.
 func (o ownership) step(c call, got bool) (bool, ownership) {
 	mine := o.known[c.side] == o.epoch
 	var want bool

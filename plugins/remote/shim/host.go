@@ -90,7 +90,7 @@ func (h *host) cgroupOf(cfg *drivers.TaskConfig) string {
 	return ""
 }
 
-// userOf returns the ids of the user in a job, who owns the task's files, or an error if tasks cannot run as this user.
+// userOf returns the ids of a task's user, who owns its files. It returns an error if tasks cannot run as this user.
 func (h *host) userOf(field string) (uid, gid int, err error) {
 	uid, gid = os.Geteuid(), os.Getegid()
 	user, err := h.LocalUser(field)

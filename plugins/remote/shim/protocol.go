@@ -47,7 +47,7 @@ type ClaimRequest struct {
 	TaskID string `codec:"task_id"` // of the run to resume, or of the run to start if none exists
 	Owner  Owner  `codec:"owner"`
 
-	Resume        bool          `codec:"resume"`         // recover only the run TaskID; start or end no run
+	Resume        bool          `codec:"resume"`         // only recover the run TaskID; do not start or end a run
 	Wanted        bool          `codec:"wanted"`         // Nomad wants the allocation to run
 	Reattach      bool          `codec:"reattach"`       // if the owner is gone, take its run over instead of ending it
 	OrphanTimeout time.Duration `codec:"orphan_timeout"` // the host ends a run after this time without an owner; 0: never
@@ -82,8 +82,8 @@ type ClaimReply struct {
 // ChangeRequest changes the state of a run.
 //
 // A request with an AllocID comes from the allocation's node. Released (which gives the run up) and Stopping are
-// refused unless this connection has claimed the run last, for this allocation: another connection of the node may have
-// the run by now. Ending removes the run, unless it was released or belongs to another allocation.
+// refused unless the latest claim of the run came from this allocation on this connection, because another connection
+// of the node may have the run by now. Ending removes the run, unless it was released or belongs to another allocation.
 //
 // A request without an AllocID comes from an operator, or from a node because the job was stopped. It is refused if a
 // connection follows the run, or if the run was claimed after Epoch. Kept assigns the run to the operator, and Released
@@ -176,10 +176,10 @@ func (c method[Request, Reply]) describe() grpc.MethodDesc {
 	return grpc.MethodDesc{MethodName: c.name, Handler: handle}
 }
 
-// stallTime limits how long a copy of files makes no progress: a task can stop tar, which runs as the task's user.
+// stallTime is how long a copy of files may make no progress. A task can stop tar, because tar runs as the task's user.
 const stallTime = time.Minute
 
-// Files copies the archive that the function write produces to the host. It ends when the context ends.
+// Files sends the host the archive that the function write produces. It ends when the context ends.
 func Files(ctx context.Context, conn *grpc.ClientConn, r *FilesRequest, write func(io.Writer) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

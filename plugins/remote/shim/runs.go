@@ -52,13 +52,13 @@ const AbsentTime = 15 * time.Second
 
 // runs are the records of the host, each in a file <dir>/<name>.json. The connection that follows a run locks the file
 // <name>.lock, so the lock shows whether the owner is connected. <dir>/lock is the lock of all records. When a run is
-// given to another allocation, a *.taken file for the previous owner names the new one. It outlives the run.
+// given to another allocation, a *.taken file for the previous owner records the new one. That file outlives the run.
 type runs struct {
 	dir string
 
 	mu     sync.Mutex // guards claims; also held while this process has the lock of all records
 	claims map[string]*claim
-	unread error // of a record that was left out, during a call of locked
+	unread error // the error of a record that the current call of locked has left out
 }
 
 // claim is a run that this connection owns. runs.claims has the claims by task id.
@@ -84,7 +84,7 @@ func prefixOf(key string) string { return fmt.Sprintf("%.8x", sha256.Sum256([]by
 type records map[string]*run
 
 // locked takes the lock of all records, reads the records whose names begin with prefix, and calls change, which may
-// change them. An unreadable record is an error, except with an empty prefix: then it is left out, and sets r.unread.
+// change them. An unreadable record is an error. But if the prefix is empty, locked omits it and sets r.unread.
 func (r *runs) locked(prefix string, change func(all records) error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -152,9 +152,9 @@ func (r *runs) drop(taskID string) {
 	}
 }
 
-// alone reports whether a connection follows a run. If not, alone is how long none has followed it, as observed: the
-// time begins at the first call in which counts is true, and is 0 until then. That moment is stored as the time of the
-// lock file, which works even on a full disk. The caller holds the lock of all records.
+// alone reports whether a connection follows a run. If not, it also returns for how long no connection has done so.
+// This time begins with the first call in which counts is true, and is 0 until then. Its beginning is stored as the
+// time of the lock file, which works even on a full disk. The caller holds the lock of all records.
 func (r *runs) alone(name string, counts bool) (followed bool, alone time.Duration) {
 	lock, err := tryLock(r.lockOf(name))
 	if err != nil {
@@ -258,7 +258,8 @@ func (r *runs) assign(q *ChangeRequest) error {
 const Operator = "operator"
 
 // seize makes this connection the owner of a run without a claim, in order to end it, if ChangeRequest allows that. It
-// returns the run, which has only an id if there is no record of it. An unreadable record may be the run's.
+// returns the run, which has only an id if there is no record of it. If a record cannot be read, it may be the run's,
+// so seize returns an error.
 func (r *runs) seize(q *ChangeRequest) (over *run, err error) {
 	over = &run{Run: Run{TaskID: q.TaskID}}
 	err = r.locked("", func(all records) error {
@@ -386,8 +387,8 @@ func (r *runs) take(name string, one *run, q *ClaimRequest) error {
 	return r.follow(name, one)
 }
 
-// give assigns a run to another allocation. A *.taken file records that the previous one has lost its task: it may be
-// disconnected from Nomad, come back when the run is over, and must not start the task again then.
+// give assigns a run to another allocation. A *.taken file records that the previous one has lost its task. It may be
+// disconnected from Nomad and come back when the run is over. It must not start the task again then.
 func (r *runs) give(one *run, to Owner) error {
 	previous := one.Owner.AllocID
 	one.Owner = to
@@ -398,9 +399,9 @@ func (r *runs) give(one *run, to Owner) error {
 	return save(r.takenOf(one.Key, previous), to)
 }
 
-// others looks for runs of the task with other contents, and returns those that must end before the claim. If the claim
-// must wait for a run, or the state of its owner is unknown, others returns a verdict and this owner. A run whose owner
-// is not over keeps running beside the new one, as with a canary.
+// others looks for runs of the task with another hash, and returns those that must end before the claim. If the claim
+// must wait for such a run, or the state of its owner is unknown, others returns a verdict and that owner. A run whose
+// owner is not over keeps running beside the new one, as with a canary.
 func (r *runs) others(name string, all records, q *ClaimRequest) (over []*run, verdict string, owner Owner) {
 	for other, o := range all {
 		mine := o.Owner.AllocID == q.Owner.AllocID
@@ -427,15 +428,15 @@ func (r *runs) isBusy(name string, one *run, mine bool) bool {
 	return one.State == Kept || !mine && one.State == Stopping && alone < AbsentTime
 }
 
-// judge returns the verdict about the run with the same contents as the claim. After Ending, which is not sent to the
-// node, this run must end before the task starts.
+// judge returns the verdict about the run with the hash of the claim. The verdict Ending, which is not sent to the
+// node, means that this run must end before the task starts.
 func (r *runs) judge(name string, all records, q *ClaimRequest) (verdict string, owner Owner) {
 	one := all[name]
 	if !q.Resume && !q.Wanted && load(r.takenOf(q.Key, q.Owner.AllocID), &owner) == nil {
 		return Held, owner
 	}
 	if one == nil && q.Resume {
-		for _, other := range all { // the task's run was ended for this one, with other contents
+		for _, other := range all { // the task's run was replaced by this one, which has another hash
 			return Held, other.Owner
 		}
 		return None, owner
@@ -459,7 +460,7 @@ func (r *runs) judge(name string, all records, q *ClaimRequest) (verdict string,
 		}
 	}
 	switch {
-	case one.State == Released && !mine: // if it is mine, the start is a restart: the run must end
+	case one.State == Released && !mine: // if it is mine, this is a restart, so the run must end
 		return Have, one.Owner
 	case one.State == Running && (mine || q.Reattach):
 		return Have, one.Owner

@@ -111,7 +111,7 @@ func (s side) leave() {
 	}
 }
 
-// wait adds an hour to the time without an owner of each run, if this time has begun.
+// wait adds an hour to the time that each run has been without an owner, if the host has begun to measure that time.
 func (s side) wait() {
 	s.t.Helper()
 	must.NoError(s.t, s.locked("", func(all records) error {

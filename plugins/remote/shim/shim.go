@@ -125,7 +125,7 @@ func (h *host) serve(conn *stdio, logger hclog.Logger) error {
 	}
 	server.RegisterService(&service, h)
 	go func() { _ = server.Serve(conn) }()
-	<-conn.closed // gRPC closes conn when it ends or a ping gets no response; Serve may still hang in a read
+	<-conn.closed // gRPC closes conn when the connection ends or a ping gets no response; Serve may still hang in a read
 	return nil
 }
 

@@ -99,7 +99,7 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
-// ends ends the run of a task as its owner, and waits until the processes in dir have ended, even the supervisor.
+// ends ends the run of a task as its owner, and waits until no process uses dir any more, not even the supervisor.
 func ends(t *testing.T, h *host, dir, mark, id string) {
 	t.Helper()
 	_, err := h.change(t.Context(), &ChangeRequest{TaskID: id, AllocID: "alloc", State: Ending})
@@ -133,7 +133,7 @@ func TestStart_RecoversAnInterruptedStart(t *testing.T) {
 	ends(t, h, dir, mark, "alloc/main/2")
 }
 
-// No StartTask follows the later claims, so the host must end the task of the first.
+// The later claims start no task. When the run ends, the host must therefore end the task of the first claim.
 func TestEnd_EndsInterruptedStarts(t *testing.T) {
 	t.Parallel()
 	dir, mark := shortDir(t), testsupport.Mark()

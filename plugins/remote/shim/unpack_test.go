@@ -35,7 +35,7 @@ func archiveOf(t *testing.T, name string, content []byte) io.Reader {
 	return &buffer
 }
 
-// ofTask returns the directory of a task whose user is nobody.
+// ofTask returns the directory of a task that runs as the user "nobody".
 func ofTask(t *testing.T) string {
 	t.Helper()
 	testsupport.NeedRoot(t)

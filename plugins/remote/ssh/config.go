@@ -170,7 +170,7 @@ func (c Config) hostKeys() (*os.File, error) {
 }
 
 // checkKey refuses a key that is not a regular file, does not belong to this user or root, or is accessible to others.
-// It detects only mistakes: ssh opens the file again by name, so only the operator may be able to replace it.
+// It only detects mistakes, because ssh opens the file again by name: other users must not be able to replace it.
 func checkKey(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {

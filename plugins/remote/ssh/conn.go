@@ -39,7 +39,7 @@ type Conn struct {
 
 	ended  chan struct{} // closed when ssh has ended; the fields below are set then
 	stderr plain.Tail
-	status int   // ssh's exit status: the script's, killed or lost
+	status int   // the script's exit status, or one of the constants killed and lost
 	end    error // returned by Read
 }
 
@@ -48,8 +48,8 @@ const (
 	lost   = 255 // ssh has lost the connection, or failed to connect
 )
 
-// Start starts a script of sh(1) on the host, and returns when it runs. The connection ends when ctx ends. The
-// configuration must have passed Check.
+// Start starts a script with sh(1) on the host, and returns when the script runs. The connection ends when ctx ends.
+// The configuration must have passed Check.
 func (c Config) Start(ctx context.Context, script string, args ...string) (*Conn, error) {
 	mark := "outrider-" + rand.Text() // the login shell may print something before this mark
 	words := append([]string{"/bin/sh", "-c", "echo " + mark + "; " + script, "sh"}, args...)
@@ -109,7 +109,7 @@ func (c Config) launch(ctx context.Context, remote string) (conn *Conn, err erro
 	cmd := exec.CommandContext(conn.ctx, path, append(words[1:], "--", c.Host, remote)...)
 	cmd.Env, cmd.Dir = []string{}, "/"
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = far, far, &conn.stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no terminal; one group with the ssh to the jump host
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no terminal; a process group shared by the ssh to the jump host
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second
 	if err := cmd.Start(); err != nil {
@@ -211,7 +211,6 @@ func (c Config) explain(text string) error {
 	return fmt.Errorf("failed to connect to %s: %s", c, cmp.Or(lastLine(text), "the host allows no session"))
 }
 
-// lastLine returns the last line of a text, shortened.
 func lastLine(text string) string {
 	text = strings.TrimSpace(text)
 	return plain.Line(text[strings.LastIndexByte(text, '\n')+1:], 300)

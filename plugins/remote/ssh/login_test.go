@@ -119,7 +119,7 @@ func TestLogin_SendsNothingToAnUntrustedHost(t *testing.T) {
 	server.Restart()
 	_, err := run(t, c, "", "true")
 	must.ErrorContains(t, err, "the host key of "+c.address()+" is not in host_keys (it is SHA256:")
-	server.Stop() // so the server has written its log
+	server.Stop() // waits until the server has written its log
 	must.StrContains(t, log(), "Connection from ")
 	must.StrNotContains(t, log(), "userauth-request")
 }
@@ -163,7 +163,7 @@ func TestLogin_UsesTheSSHAgent(t *testing.T) {
 	add(server.KeyFile)
 	works(t, c, "")
 
-	// ssh must not use an agent that only the environment names
+	// ssh must not use an agent that is set only in the environment
 	t.Setenv("SSH_AUTH_SOCK", socket)
 	byFile := configOf(server)
 	byFile.KeyFile, _ = newKey(t)
