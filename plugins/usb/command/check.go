@@ -182,7 +182,7 @@ func notesOf(p *config.Plan) (all []string) {
 	return all
 }
 
-// nearly returns a note about a device that fits all options of a block except one, or "" without such a device.
+// nearly returns a note about a device that fits all options of a block except one, or "" if there is none.
 func nearly(m match.Match, devices []match.Assigned) string {
 	for _, a := range devices {
 		option, values := m.Misfit(a.Device)

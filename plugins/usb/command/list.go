@@ -130,7 +130,7 @@ func describe(d sysfs.Device, n sysfs.Node) string {
 }
 
 // suggest returns a block that matches only this device and lists its kinds of nodes. If the device later lacks one of
-// them, it is unhealthy.
+// these kinds, the device is unhealthy.
 func suggest(d sysfs.Device, id, label string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "    device %q {\n", label)
@@ -172,7 +172,7 @@ func suggestLabel(d sysfs.Device, product string) string {
 	return label
 }
 
-// cut shortens a line to less than 80 columns.
+// cut shortens a line to at most 79 characters.
 func cut(line string) string {
 	if runes := []rune(line); len(runes) > 79 {
 		return string(runes[:78]) + "…"

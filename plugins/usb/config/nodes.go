@@ -50,8 +50,8 @@ func (b *Parsed) Choose(d sysfs.Device) []Node {
 	return all
 }
 
-// Missing explains why a device is unhealthy: it lacks a kind of node that the block requires, or the block gives tasks
-// nothing of it. For a healthy device, Missing returns "".
+// Missing explains why a device is unhealthy: it lacks a kind of node that the block requires, or it is a disk for
+// which the block gives tasks no node and no mount. For a healthy device, Missing returns "".
 func (b *Parsed) Missing(d sysfs.Device) string {
 	for _, kind := range b.needs() {
 		if !slices.ContainsFunc(d.Nodes, func(n sysfs.Node) bool { return n.Kind == kind }) {
@@ -64,7 +64,7 @@ func (b *Parsed) Missing(d sysfs.Device) string {
 	return ""
 }
 
-// drivers explains why a device lacks a node, by the drivers of its interfaces.
+// drivers explains why a device lacks a node. It lists the interfaces without a driver or, if none, the drivers.
 func drivers(d sysfs.Device) string {
 	var without, with []string
 	for _, i := range d.Interfaces {

@@ -170,7 +170,7 @@ func Upper(s string) string {
 	return sysfs.Plain(strings.ToUpper(s), "")
 }
 
-// lookupID returns the id of a user or group, by number or by name, or -1 if name is empty. what is "user" or "group".
+// lookupID returns the id of a user (if what is "user") or a group, by number or by name, or -1 if name is empty.
 func lookupID(what, name string) (int, error) {
 	if name == "" {
 		return -1, nil

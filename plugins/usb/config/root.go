@@ -15,8 +15,8 @@ import (
 )
 
 // OpenTree opens the plugin's root directory: / or a simulation, or an empty tree if the simulation does not exist yet.
-// Tasks get the nodes of a simulation, so only root and this process's user may be able to change its directory, and
-// the tree follows no links that lead out of it. The caller must call done.
+// Tasks get the nodes of a simulation, so OpenTree refuses a directory that users other than root and this process's
+// user can change, and the tree follows no links that lead out of it. The caller must call done.
 func OpenTree(root string) (tree fs.FS, done func(), err error) {
 	if root == "/" {
 		return os.DirFS(root), func() {}, nil
