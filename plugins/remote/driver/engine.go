@@ -96,7 +96,7 @@ func (e *engine) host(name string) (*host.Host, error) {
 }
 
 // Start implements core.Engine. If the host already runs the task, Start takes this run over. It finds the run in the
-// host's records, so no agent needs to have recorded it.
+// host's records, even if no agent has recorded it.
 func (e *engine) Start(ctx context.Context, s *core.Start) (core.Task, error) {
 	config, ok := s.Config.(*TaskConfig)
 	if !ok {

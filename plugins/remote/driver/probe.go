@@ -23,7 +23,7 @@ import (
 const probeTime = 5 * time.Second
 
 // Probe implements core.Prober. The driver stays healthy if an endpoint cannot be used, because tasks on other
-// endpoints can run. To select a usable endpoint, a job has a constraint on the endpoint's attributes.
+// endpoints can run. To select a usable endpoint, a job needs a constraint on the endpoint's attributes.
 func (e *engine) Probe(ctx context.Context) (core.Node, error) {
 	node := core.Node{Attributes: map[string]*structs.Attribute{}}
 	if len(e.hosts) == 0 {

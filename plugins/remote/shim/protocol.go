@@ -40,7 +40,7 @@ func partsOf(taskID string) (allocID, task string) {
 }
 
 // ClaimRequest claims the run of an allocation's task for a connection. From then on, the host accepts calls that
-// change the run only on this connection, until another one claims the run. (ChangeRequest has exceptions.)
+// change the run only on this connection, until another one claims the run. (ChangeRequest describes the exceptions.)
 type ClaimRequest struct {
 	Key    string `codec:"key"`     // of the task; the same for an allocation and its replacement
 	Hash   string `codec:"hash"`    // of the command and everything else that the task runs with (driver.hashOf)
@@ -131,7 +131,7 @@ type Run struct {
 	Owner  Owner  `codec:"owner" json:"owner"` // the current or last owner
 
 	Followed      bool          `codec:"followed" json:"followed"`             // a connection of the owner's node has claimed it
-	Alone         time.Duration `codec:"alone" json:"alone"`                   // how long no connection has followed the run, as observed
+	Alone         time.Duration `codec:"alone" json:"alone"`                   // how long no connection has followed the run; see runs.alone
 	OrphanTimeout time.Duration `codec:"orphan_timeout" json:"orphan_timeout"` // see ClaimRequest
 }
 

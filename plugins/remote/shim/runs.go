@@ -72,7 +72,7 @@ func newRuns(dir string) *runs {
 	return &runs{dir: filepath.Join(dir, "runs"), claims: map[string]*claim{}}
 }
 
-// nameOf returns the name of a run's record. The runs of a task with different hashes have different records.
+// nameOf returns the name of a run's record. Runs of a task have separate records if their hashes differ.
 func nameOf(key, hash string) string {
 	return fmt.Sprintf("%s-%.8x", prefixOf(key), sha256.Sum256([]byte(hash)))
 }
@@ -211,9 +211,9 @@ func (r *runs) check(taskID string) error {
 	return r.change(taskID, func(string, *run, records) error { return nil })
 }
 
-// become changes the state of a run that this connection owns for an allocation. Released ends this ownership, even if
-// the record cannot be saved on a full disk, and is refused unless the run is running. Stopping succeeds even if the
-// record cannot be saved, because the task that is stopped may have filled the disk.
+// become changes the state of a run that this connection owns for an allocation. Released is refused unless the run is
+// running. It ends this ownership even if the record cannot be saved, as on a full disk. Stopping also succeeds then,
+// because the task that is stopped may have filled the disk.
 func (r *runs) become(taskID, allocID string, s State) error {
 	return r.change(taskID, func(name string, one *run, _ records) error {
 		if one.Owner.AllocID != allocID || s == Released && one.State != Running {
@@ -399,9 +399,9 @@ func (r *runs) give(one *run, to Owner) error {
 	return save(r.takenOf(one.Key, previous), to)
 }
 
-// others looks for runs of the task with another hash, and returns those that must end before the claim. If the claim
-// must wait for such a run, or the state of its owner is unknown, others returns a verdict and that owner. A run whose
-// owner is not over keeps running beside the new one, as with a canary.
+// others looks for runs of the task that have another hash, and returns those that must end before the claim. If the
+// claim must wait for such a run, or the state of its owner is unknown, others returns a verdict and that owner. A run
+// whose owner is not over keeps running beside the new one, as with a canary.
 func (r *runs) others(name string, all records, q *ClaimRequest) (over []*run, verdict string, owner Owner) {
 	for other, o := range all {
 		mine := o.Owner.AllocID == q.Owner.AllocID
@@ -484,7 +484,7 @@ func (r *runs) list() (found []Run, err error) {
 }
 
 // orphans returns runs that have had no owner for longer than their OrphanTimeout, and marks them as ending. It also
-// returns runs that it could not end before.
+// returns runs that the host has failed to end.
 func (r *runs) orphans() (over []*run, err error) {
 	err = r.locked("", func(all records) error {
 		for name, one := range all {
