@@ -19,7 +19,7 @@ type Node struct {
 }
 
 // Choose returns the nodes of a device that the block exposes, with their names. If a device has one node of a kind,
-// the node's name is the kind. If several interfaces have nodes of a kind, their names contain the number of the
+// the node's name is the kind. If several interfaces have nodes of a kind, each node's name contains the number of its
 // interface. Further nodes with the same name are numbered. A name depends neither on the kernel's node numbers nor on
 // nodes of other kinds.
 func (b *Parsed) Choose(d sysfs.Device) []Node {
