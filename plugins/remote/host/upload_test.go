@@ -36,7 +36,7 @@ func here(path string) map[string]string {
 	return map[string]string{runtime.GOARCH: path}
 }
 
-// local creates a program of about size bytes, a script that prints its own path.
+// local creates a program with about the given size in bytes: a script that prints its own path.
 func local(t *testing.T, size int) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "program")
@@ -55,7 +55,7 @@ func files(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-// start copies a program made by local to the host if necessary, runs it, and returns the path that it prints.
+// start copies the program to the host if necessary, runs it, and returns the path that it prints (see local).
 func start(ctx context.Context, c ssh.Config, dir string, programs map[string]string) (*Link, string, error) {
 	l, err := upload(ctx, Config{SSH: c, Programs: programs, Options: shim.Options{Dir: dir}})
 	if err != nil {

@@ -136,7 +136,7 @@ func TestAllocs_LogFilesAreNumberedAfterTheNodesFiles(t *testing.T) {
 	for name, row := range map[string]struct {
 		host []string // the content of the files on the host
 		has  LogsPart // the newest file of the node
-		want string   // the files on the host afterwards
+		want string   // the numbers of the files on the host afterwards
 	}{
 		"no output":                    {want: "[]"},
 		"all on the host":              {host: []string{"12345"}, has: LogsPart{Number: 0, Size: 5}, want: "[0]"},
