@@ -22,7 +22,8 @@ const resultsDir = "bin/test"
 // Test runs the tests of every module except the long ones (see testsupport.Long). The slowest packages, lab/e2e and
 // remote, start first. Five packages run at a time, even on fewer processors, because tests mostly wait.
 func Test(ctx context.Context, root string) error {
-	return run(ctx, root, "test", []string{"./lab/e2e/...", "./plugins/remote/...", "work"}, "-short", "-p=5")
+	return run(ctx, root, "test", []string{"./lab/e2e/...", "./internal/core/supervisor", "./plugins/remote/...", "work"},
+		"-short", "-p=5")
 }
 
 // TestAll runs every test. The packages of lab/ run last, even if earlier tests have failed. They run one at a time:
