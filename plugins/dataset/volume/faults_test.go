@@ -78,7 +78,7 @@ func killedInDelete(t *testing.T, n *node) {
 			r := volume()
 			n.create(r)
 			n.killed(step, "delete", r)
-			if step == "unused" { // until the next delete, an agent that starts restores the volume
+			if step == "unused" { // an agent that starts before the next delete restores the volume
 				n.create(r)
 				n.killed(step, "delete", r)
 			}
@@ -98,7 +98,7 @@ func killedInChange(t *testing.T, n *node) {
 	next := r
 	next.max = 64 * mib
 	n.killed("resized", "create", next)
-	must.Eq(t, 64*mib, n.create(r).Bytes) // a starting agent repeats the old request, which keeps the new size
+	must.Eq(t, 64*mib, n.create(r).Bytes) // when an agent starts, it repeats the old request: the new size stays
 	must.Eq(t, 64*mib, n.create(next).Bytes)
 	n.only(next)
 }
@@ -190,7 +190,7 @@ func killedAtAnyMoment(t *testing.T, n *node) {
 				put(t, n.get(r).Path, "a", r.id)
 			}
 			n.delete(r)
-			trash := n.inTrash() // the files are kept, whenever the plugin was killed
+			trash := n.inTrash() // the trash has the dataset, whenever the plugin was killed
 			must.SliceLen(t, 1, trash)
 			must.Eq(t, r.id, trash[0].Tags[engine.ID])
 			n.onlyBesidesTrash(request{})
@@ -201,9 +201,9 @@ func killedAtAnyMoment(t *testing.T, n *node) {
 	must.Positive(t, killed["delete"])
 }
 
-// stubborn replaces the zfs program. The command that makes the dataset of r goes on after its process was killed, as
-// in the kernel, and makes the dataset when finish is called. The argument then is a line of shell that runs once the
-// command has begun.
+// stubborn replaces the zfs program with one that creates the dataset of r only when finish is called, even if the
+// program is killed before that: the kernel, too, may complete a call of a killed process. The parameter then is a
+// shell command that the program runs once it has begun to create the dataset.
 func (n *node) stubborn(r request, then string) (finish func()) {
 	n.t.Helper()
 	dir, program := n.t.(*testing.T).TempDir(), n.pool.Program
@@ -219,8 +219,8 @@ case "$*" in create*%[3]s)
 esac
 exec %[2]s "$@"
 `,
-		// create calls zpool before it searches for the dataset: if the command is still running then, the search finds a
-		// dataset that only seems complete, and the test fails
+		// create calls zpool before it searches for the dataset. If zfs is still running, this script lets zfs make the
+		// dataset. The search then finds a dataset that only seems complete, and the test fails
 		"zpool": `#!/bin/sh
 cd %[1]s || exit 1
 if [ -e began ]; then
@@ -245,7 +245,7 @@ fi
 	}
 }
 
-// A create is killed, but its command makes the dataset later. The next create does not take the dataset for complete.
+// A create is killed, but its command makes the dataset later. The next create must not use that incomplete dataset.
 func goesOn(t *testing.T, n *node) {
 	for _, operation := range []string{"create", "delete"} {
 		r := volume("uid", "1234", "mode", "0750")
@@ -324,7 +324,7 @@ func wakesUp(t *testing.T, n *node) {
 	}
 }
 
-// onlyBesidesTrash destroys the datasets in the trash, and then checks the others like only.
+// onlyBesidesTrash empties the trash, and then makes the same checks as the method only.
 func (n *node) onlyBesidesTrash(r request) {
 	n.t.Helper()
 	for _, d := range n.inTrash() {
@@ -371,7 +371,7 @@ func unread(t *testing.T, n *node) {
 func cutOff(t *testing.T, n *node) {
 	r := volume()
 	n.killed("written", "create", r)
-	for _, id := range []string{r.id, volume().id} { // as after a kill while a record is written
+	for _, id := range []string{r.id, volume().id} { // a kill during the write of a record leaves such a file
 		must.NoError(t, os.WriteFile(filepath.Join(n.volumes, ".outrider", id+".tmp"), []byte("{"), 0o600))
 	}
 	n.create(r)
@@ -415,7 +415,7 @@ var unusable = map[string]fault{
 	"read-only": {[]string{"zfs", "set", "readonly=on", "POOL"}, []string{"zfs", "inherit", "readonly", "POOL"}},
 }
 
-// A new volume fails while the pool is unavailable or read-only. Nothing is lost when the pool is back.
+// No volume can be created while the pool is unavailable or read-only. When the pool is back, no data is missing.
 func away(t *testing.T, n *node, gone bool, f fault) {
 	root := filepath.Dir(n.pool.Root)
 	status, err := exec.Command("zpool", "status", root).Output()
@@ -442,7 +442,7 @@ func away(t *testing.T, n *node, gone bool, f fault) {
 		t.Log(got.Error)
 	}
 	refused("create", volume())
-	if gone { // on a read-only pool, a delete can rename the dataset
+	if gone { // on a read-only pool, delete can succeed, because it only renames the dataset
 		refused("delete", r)
 	}
 	if got := n.call("create", r); gone {

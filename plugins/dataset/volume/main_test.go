@@ -27,7 +27,8 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
-// The test binary is also the plugin. killAt names a step at which it kills itself; impatient shortens patience.
+// The test binary is also the plugin. The variable killAt names the step at which the plugin kills itself. The variable
+// impatient shortens the time that a delete waits for processes that use the volume.
 const (
 	killAt    = "TEST_KILL_AT"
 	impatient = "TEST_IMPATIENT"
@@ -49,7 +50,7 @@ func TestMain(m *testing.M) {
 	zfsfusetest.Main(m)
 }
 
-// node has the directories of a Nomad client: plugins, with the operator's file, and volumes.
+// node is a Nomad client with its directories for the volumes, and for the plugins and the operator's file.
 type node struct {
 	t                testing.TB
 	pool             zfsfuse.Pool
@@ -147,8 +148,8 @@ type result struct {
 	stderr string
 }
 
-// call calls the plugin with only Nomad's environment. It starts a process if the node has a binary, or if the call
-// needs a process that can be killed or has its own variable.
+// call calls the plugin, which sees only the variables that Nomad sets. The call runs in this process, unless the node
+// has a binary, or the request kills the plugin or sets a variable for it.
 func (n *node) call(operation string, r request) (got result) {
 	n.t.Helper()
 	env := n.environment(operation, r)
@@ -226,14 +227,14 @@ func (n *node) delete(r request) {
 	must.Eq(n.t, 0, got.exit)
 }
 
-// refused makes a call that must fail with one line, and change nothing.
+// refused makes a call that must fail with an error of one line, and change nothing.
 func (n *node) refused(operation string, r request, want string) (sentence string) {
 	n.t.Helper()
 	n.unchanged(func() { sentence = n.fails(operation, r, want) })
 	return sentence
 }
 
-// fails makes a call that must fail with one line.
+// fails makes a call that must fail with an error of one line.
 func (n *node) fails(operation string, r request, want string) (sentence string) {
 	n.t.Helper()
 	got := n.call(operation, r)
@@ -277,7 +278,7 @@ func (n *node) tree() (lines []string) {
 	return lines
 }
 
-// only checks that no dataset and no record exist, except those of r if r has an id.
+// only checks the datasets and records: those of r must exist, and no others. If r has no id, none may exist.
 func (n *node) only(r request) {
 	n.t.Helper()
 	var names []string

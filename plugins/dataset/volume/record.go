@@ -58,8 +58,8 @@ func (r *record) engine(f *policy.File) *engine.Engine {
 	return engine.Open(program, r.Root)
 }
 
-// records is the directory of the records, which only root can change. A record is replaced by rename. The caller holds
-// the lock of the record's volume.
+// records is the directory of the records, which only root can change. The method save replaces a record by renaming a
+// new file. Callers must hold the lock of the record's volume.
 type records struct{ dir string }
 
 const (
@@ -70,7 +70,7 @@ const (
 
 func (r records) path(id, kind string) string { return filepath.Join(r.dir, id+kind) }
 
-// trusted returns the users that may own the records: Nomad's, which could replace the plugins anyway.
+// trusted returns the users that may own the records. They are Nomad's users, who could replace the plugins anyway.
 func (r records) trusted() []int {
 	users := owndir.Nomad()
 	if info, err := os.Stat(filepath.Dir(r.dir)); err == nil {

@@ -76,7 +76,7 @@ func (c *call) same(rec *record) error {
 	return nil
 }
 
-// resize sets the requested capacity, and then saves it in the record. After a kill, it can be called again.
+// resize sets the requested capacity, and then saves it in the record. If it is killed, it can be called again.
 func (c *call) resize(ctx context.Context, e *engine.Engine, f *policy.File, rec *record, d *engine.Dataset) error {
 	limits, err := f.Limits(rec.Class, c.Min, c.Max)
 	if err != nil {

@@ -34,13 +34,12 @@ var (
 	late = func() <-chan time.Time { return time.After(limit + 2*time.Second) }
 )
 
-// Role implements device.Plugin.Roles: a process with DHV_OPERATION in its environment handles one call
-// and exits.
+// Role implements device.Plugin.Roles: a process with DHV_OPERATION in its environment handles one call and exits.
 func Role() bool {
 	if _, set := os.LookupEnv("DHV_OPERATION"); !set {
 		return false
 	}
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // a closed stdout must be an error, no signal: see call.make
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // a write to a closed stdout returns an error: see call.make
 	os.Exit(Answer(os.LookupEnv, os.Stdout, os.Stderr))
 	return true
 }
@@ -72,17 +71,17 @@ func Answer(env func(string) (string, bool), stdout, stderr io.Writer) (exit int
 	case <-late(): // a system call that hangs ignores the context
 		err = errors.New("the file system hangs: check its pool with \"zpool status\"")
 		if !answered.CompareAndSwap(false, true) {
-			err = <-done // the call is already answering; Nomad waits only 60 s in all
+			err = <-done // the call is already answering; if it hangs, Nomad gives up after 60 s
 		}
 	}
 	if err == nil {
 		return 0
 	}
-	_ = out.Encode(map[string]string{"error": plain.Line(err.Error(), 0)}) // an error means that nobody reads stdout
+	_ = out.Encode(map[string]string{"error": plain.Line(err.Error(), 0)}) // fails only if nobody reads stdout
 	return 1
 }
 
-// answer calls finish and writes the result of a call. It returns an error if the call's timeout has answered before.
+// answer calls the finish functions, and then writes the result of a call. It fails if the call has already timed out.
 type answer func(result any, finish ...func() error) error
 
 // run handles a call. It passes its result to answer, and returns the error of answer.

@@ -26,7 +26,7 @@ import (
 
 const mib = 1 << 20
 
-// cases are tests that share one pool, by name.
+// cases maps names to tests that share one pool.
 type cases map[string]func(*testing.T, *node)
 
 func (c cases) run(t *testing.T) {
@@ -83,7 +83,7 @@ func lives(t *testing.T, n *node) {
 	n.delete(r)
 	must.SliceLen(t, 2, n.inTrash())
 
-	// Nomad omits the names when it undoes a create that it could not save
+	// Nomad omits the name and the namespace when it deletes a new volume that it failed to save
 	n.create(r)
 	r.name, r.namespace = "", ""
 	n.delete(r)
@@ -152,7 +152,7 @@ func resized(t *testing.T, n *node) {
 		}
 		return nil
 	})
-	r.max = 1 << 40 // the class's maximum applies, because min is lower
+	r.max = 1 << 40 // r.min is allowed, so create lowers the capacity to the class's maximum
 	must.Eq(t, 128*mib, n.create(r).Bytes)
 	r.min = 0
 	n.refused("create", r, `a capacity of 1 TiB is more than class "dir" allows: use at most 128MiB`)
@@ -162,7 +162,7 @@ func resized(t *testing.T, n *node) {
 	n.refused("create", r, "too small for the existing data")
 	r.max = 8 * mib
 	n.refused("create", r, `a capacity of 8 MiB is less than class "dir" allows: use at least 16MiB`)
-	r.max = 0 // not requested: no change
+	r.max = 0 // a request without a capacity changes nothing
 	must.Eq(t, 50*mib, n.create(r).Bytes)
 	must.Eq(t, 50*mib, n.get(r).Limits.Data)
 }
@@ -227,7 +227,7 @@ func deleted(t *testing.T, n *node) {
 	n.delete(s)
 	must.SliceLen(t, before+1, n.inTrash())
 
-	// with an unreadable file, a recorded "destroy" may be out of date
+	// the recorded "destroy" may be out of date, so delete keeps the data while the operator's file is unreadable
 	n.file(`on_delete = "destroy"`)
 	last := volume()
 	n.create(last)
@@ -332,7 +332,7 @@ func identified(t *testing.T, n *node) {
 	n.delete(v)
 	must.SliceLen(t, 1, n.inTrash())
 
-	// the dataset is lost: a new, empty dataset would hide the loss
+	// the dataset is lost: create fails, because a new, empty dataset would hide the loss
 	n.create(v)
 	must.NoError(t, n.engine("dir").Destroy(t.Context(), engine.VolumeName(v.namespace, v.id)))
 	n.refused("create", v, "is missing: restore it, or delete the volume")
@@ -365,7 +365,7 @@ func cloned(t *testing.T, n *node) {
 		n.fails("create", volume("clone_from", "sauce@monday"), `found no volume "sauce" to clone`)
 		n.fails("create", volume("clone_from", "clone@monday"), `2 volumes are named "clone": clone one by its id`)
 	})
-	liar := volume() // its name will be an id, as an older version allowed
+	liar := volume() // older versions allowed a name that is the id of another volume
 	n.create(liar)
 	must.NoError(t, n.engine("dir").Tag(t.Context(), engine.VolumeName("default", liar.id),
 		engine.Tags{engine.Volume: source.id}))
@@ -501,8 +501,8 @@ func crowd(t *testing.T, n *node) {
 	}
 }
 
-// The test runs the real binary. A fingerprint must be quick: Nomad allows one second for it, even when an agent starts
-// and all plugins and volumes start at once.
+// The test runs the real binary. A fingerprint must be quick: Nomad allows it one second, even while a starting agent
+// runs all plugins and restores all volumes.
 func TestBinary_IsAHostVolumePlugin(t *testing.T) {
 	testsupport.Long(t, "builds the plugin")
 	exe := filepath.Join(t.TempDir(), "nomad-device-dataset")
