@@ -39,8 +39,8 @@ func TestMain(m *testing.M) {
 }
 
 func runTests(m *testing.M) int {
-	// Nomad's harness leaves files in TMPDIR, so the tests get one that is removed at the end. Its path must be short,
-	// because the path of a socket has at most 107 bytes.
+	// Nomad's harness leaves files in TMPDIR, so the tests get their own, which is removed at the end. Its path must be
+	// short, because the path of a socket has at most 107 bytes.
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("p%d", os.Getpid()))
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -33,7 +33,7 @@ func lastOutput(e driver.Ended) []byte {
 	stream, from := e.Task+".stderr", e.StderrFrom
 	file, size := logs.End(e.AllocDir, stream)
 	begin := max(0, size-traceback.MaxTail)
-	if file == int64(from.File) && from.Offset <= size { // not rotated or truncated: skip the previous run
+	if file == int64(from.File) && from.Offset <= size { // the log was not rotated or truncated: skip the previous run
 		begin = max(begin, from.Offset)
 	}
 	r := logs.NewReader(e.AllocDir, stream, file, begin)

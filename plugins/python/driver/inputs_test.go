@@ -38,7 +38,7 @@ func asScript(lines string) string {
 	return block + "# ///\n" + installed
 }
 
-// project returns a pyproject.toml with the elements of its list of dependencies, and with more lines at the end.
+// project returns a pyproject.toml with these elements in its list of dependencies, and with more lines at the end.
 func project(dependencies, more string) string {
 	return "[project]\nname = \"shop\"\nversion = \"1\"\nrequires-python = \">=3.8\"\n" +
 		"dependencies = [" + dependencies + "]\n" + more

@@ -154,7 +154,7 @@ func TestFiles_AreReadWithTheRightsOfTheTask(t *testing.T) {
 	a := start(t)
 	secret := filepath.Join(a.dir, "secret")
 	must.NoError(t, os.WriteFile(secret, []byte("password = hunter2 -e\n"), 0o600))
-	// all users may read /mnt/r.txt, but it is in another mount namespace, which /proc/<pid>/root would lead into
+	// all users may read /mnt/r.txt, but it is in another mount namespace, to which /proc/<pid>/root leads
 	other := exec.Command("unshare", "--mount", "sh", "-c",
 		"mount -t tmpfs none /mnt && echo password = hunter2 -e > /mnt/r.txt && echo made && exec sleep 1000")
 	made, err := other.StdoutPipe()
@@ -191,7 +191,7 @@ func TestCommand_SetsHomeForAUserWithoutAHome(t *testing.T) {
 		`assert 'PYTHONHOME' not in os.environ\nprint(home, os.environ['XDG_CACHE_HOME'])"`
 	t.Setenv("XDG_CACHE_HOME", "/root/.cache")
 	t.Setenv("PYTHONHOME", "/nowhere")
-	inherits := func(c *drivers.TaskConfig) { // as if from the agent's environment
+	inherits := func(c *drivers.TaskConfig) { // sets variables like those that Nomad copies from the agent
 		c.User, c.Env["XDG_CACHE_HOME"], c.Env["PYTHONHOME"] = "nobody", "/root/.cache", "/nowhere"
 	}
 	cfg := a.task(config, nil, inherits)

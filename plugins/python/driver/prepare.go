@@ -63,7 +63,7 @@ func (d *instance) environment(
 	return d.get(ctx, r, cmd, fmt.Sprintf("with %s for %s", uv, python), spec)
 }
 
-// get returns the environment of spec, from the cache or newly built. The environment stays there until the task ends.
+// get returns the environment of spec, from the cache or newly built. The cache keeps it until the task ends.
 func (d *instance) get(
 	ctx context.Context, r request, cmd *task.Command, name string, spec environment.Spec,
 ) (*environment.Environment, error) {
@@ -95,8 +95,8 @@ func (d *instance) get(
 	return env, nil
 }
 
-// startError returns the error that Nomad shows. It is recoverable if a later start, or one on another node, may
-// succeed: Nomad checks only the outermost error for that (plugins/drivers/server.go). ctx ends with the plugin.
+// startError returns the error that Nomad shows. If a later start may succeed, here or on another node, the outermost
+// error is a recoverable one, because Nomad checks no other (plugins/drivers/server.go). ctx ends with the plugin.
 func startError(ctx context.Context, err error, limit time.Duration) error {
 	full := errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 	var failed *install.Error

@@ -17,8 +17,8 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
-// inlineCode is the file in the task directory that holds the option code. Because it is a file, tracebacks show lines
-// of the code, and multiprocessing can import the file.
+// inlineCode is the file in the task directory that holds the program of the option "code". Because it is a file,
+// tracebacks show the program's lines, and multiprocessing can import it.
 const inlineCode = "local/inline_code.py"
 
 // program is a task's program: the interpreter's arguments that run it, and the requirements that it declares.
@@ -65,8 +65,8 @@ func (p *program) read(name string, source []byte) error {
 	return nil
 }
 
-// writeInlineCode writes the option code to its file, with the rights of the task's user. It follows no link that leads
-// out of the task directory.
+// writeInlineCode writes the file inlineCode with the rights of the task's user. It follows no link that leads out of
+// the task directory.
 func writeInlineCode(taskDir, code string, u *task.User) error {
 	root, err := os.OpenRoot(taskDir)
 	if err != nil {
@@ -120,13 +120,13 @@ func readRequirements(t *TaskConfig, files taskFiles, p program) (*requirement.S
 	return listed, listed.Add(declared)
 }
 
-// isProject reports whether the option requirements names a project.
+// isProject reports whether the option "requirements" names a project.
 func (t *TaskConfig) isProject() bool {
 	return len(t.Requirements) == 1 && path.Base(t.Requirements[0]) == "pyproject.toml"
 }
 
-// isFileName reports whether an element of requirements is a file name: it has a slash, or ends in .txt or .in, and is
-// neither "name @ https://…" nor the URL of a wheel.
+// isFileName reports whether an element of the option "requirements" is a file name: it has a slash, or ends in .txt or
+// .in, and is neither "name @ https://…" nor the URL of a wheel.
 func isFileName(text string) bool {
 	if strings.Contains(text, "@") || strings.Contains(text, "://") {
 		return false

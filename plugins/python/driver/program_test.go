@@ -146,12 +146,12 @@ func TestProgram_WritesInlineCodeToAFile(t *testing.T) {
 		`== os.getuid())"`, nil)
 	secret := filepath.Join(a.dir, "secret")
 	must.NoError(t, os.WriteFile(secret, []byte("keep"), 0o600))
-	// a user who can write to local could plant a link there
+	// a user who can write to the directory local could plant a link in it
 	must.NoError(t, os.Symlink(secret, filepath.Join(cfg.TaskDir().LocalDir, "inline_code.py")))
 	test.StrHasSuffix(t, "local/inline_code.py 0o100600 True\n", a.runs(cfg))
 	b, _ := os.ReadFile(secret)
 	test.Eq(t, "keep", string(b), test.Sprintf("code was written through a link: %q", b))
-	// such a user could also replace local with a link to another directory that the task can write to
+	// such a user could also replace the directory local with a link to another directory that the task can write to
 	outside := filepath.Join(a.dir, "outside")
 	must.NoError(t, errors.Join(os.Mkdir(outside, 0o777), os.Chmod(outside, 0o777)))
 	cfg = a.task(`code = "1"`, nil)

@@ -94,7 +94,7 @@ func versionsOf(pythons []install.Python) string {
 	return strings.Join(slices.Concat(slices.Compact(minors), slices.Compact(versions)), ",")
 }
 
-// install returns the cached copy of an interpreter. uv downloads a missing one, and it is sealed like an environment.
+// install returns an interpreter from the cache. If it is missing, uv downloads it. It is sealed like an environment.
 func (d *instance) install(
 	ctx context.Context, r request, cmd *task.Command, uv install.Installer, python install.Python,
 ) (install.Python, error) {

@@ -26,8 +26,8 @@ import (
 type sources struct {
 	Indexes requirement.Sources // the sources of the node and the job, except the job's directories
 
-	// Wheels has a digest of the wheels in each of the job's directories. It is empty if the requirements have hashes:
-	// then uv checks the wheels.
+	// Wheels has one digest for the wheels of each of the job's directories. It is empty if the requirements have hashes,
+	// with which uv checks the wheels.
 	Wheels []string
 
 	wheelhouses []wheelhouse // the job's directories
@@ -124,7 +124,7 @@ func (s *sources) into(ctx context.Context, scratch string) (requirement.Sources
 }
 
 // copy reads the wheels with the rights of the task's user, and returns a digest of their names and content. If root is
-// not nil, it copies them to dir below root. It subtracts their size from left, and fails if nothing is left.
+// not nil, it copies them to dir below root. It subtracts their size from *left, and fails if that reaches zero.
 func (h *wheelhouse) copy(ctx context.Context, root *os.Root, dir string, left *int64) (sum string, err error) {
 	defer func() {
 		if err != nil {
@@ -158,7 +158,7 @@ func (h *wheelhouse) copy(ctx context.Context, root *os.Root, dir string, left *
 	return hex.EncodeToString(all.Sum(nil)), nil
 }
 
-// copyWheel writes at most limit bytes of a wheel to sum and, if root is not nil, to the file target below root.
+// copyWheel copies at most limit bytes of a wheel to sum and, if root is not nil, to the path target below root.
 func (h *wheelhouse) copyWheel(
 	name string, root *os.Root, target string, sum io.Writer, limit int64,
 ) (size int64, err error) {

@@ -107,7 +107,8 @@ func use(cmd *task.Command, env *environment.Environment) {
 // settings matches variables that configure the agent's interpreters, or belong to its user. Tasks do not inherit them.
 var settings = regexp.MustCompile(`^(?:PYTHON|PIP_|UV_|CONDA_|VIRTUAL_ENV=|XDG_CACHE_HOME=)`)
 
-// withHome replaces a missing HOME with dir, and then also sets an unset XDG_CACHE_HOME, so programs can keep caches.
+// withHome sets HOME to dir if the home directory is missing. It then also sets XDG_CACHE_HOME, unless the job has set
+// it, so programs can keep caches.
 func withHome(env []string, files taskFiles, dir string) []string {
 	const variable = "HOME="
 	for _, v := range env {
@@ -120,14 +121,14 @@ func withHome(env []string, files taskFiles, dir string) []string {
 	env = slices.DeleteFunc(env, func(v string) bool { return strings.HasPrefix(v, variable) })
 	env = append(env, variable+dir)
 	if slices.ContainsFunc(env, func(v string) bool { return strings.HasPrefix(v, "XDG_CACHE_HOME=") }) {
-		return env // the job has set it
+		return env
 	}
 	return append(env, "XDG_CACHE_HOME="+filepath.Join(dir, ".cache"))
 }
 
 // interpreterArgs returns the interpreter's options, which come before the program.
 func interpreterArgs(c *TaskConfig) []string {
-	args := []string{"-X", "faulthandler"} // an option, because -I ignores PYTHONFAULTHANDLER
+	args := []string{"-X", "faulthandler"} // not the variable PYTHONFAULTHANDLER, which -I would ignore
 	if c.Unbuffered {
 		args = append(args, "-u")
 	}
