@@ -20,9 +20,9 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// entry is the record of an environment. A directory below envs without a record is never used. The file's modification
-// time is the time of the last use. The file is writable until Tidy has synced the environment to the disk: if the
-// machine crashes before, files of the environment may be lost, so it is not used after a reboot.
+// entry is the record of an environment. A directory below envs without a record is never used. The record file's
+// modification time is the time of the last use. The file is writable until Tidy has synced the environment to the
+// disk. After a reboot, a record that is still writable is not used, because a crash may have lost files.
 type entry struct {
 	ID    string    `json:"id"`  // the name of its directory below envs
 	Key   string    `json:"key"` // Spec.Key
@@ -41,7 +41,7 @@ func (s *store) entryPath(key string) string { return s.path("meta", key+entrySu
 // errNotWhole is the error for a record or an environment that exists but must not be used.
 var errNotWhole = errors.New("incomplete or changed since the build")
 
-// readEntry reads the record of a key. The error is fs.ErrNotExist without a record, and errNotWhole if it is unusable.
+// readEntry reads the record of a key. The error is fs.ErrNotExist if it is missing, and errNotWhole if it is unusable.
 func (s *store) readEntry(key string) (entry, error) {
 	e := entry{key: key}
 	f, err := os.Open(s.entryPath(key))
@@ -125,7 +125,7 @@ func (s *store) find(ctx context.Context, key string) (*Environment, error) {
 			if l, err = s.tryLock(e.ID, shared); err != nil {
 				return nil, err
 			}
-			if l == nil { // Tidy has the lock; if it removes the environment, it removes the record first, so the wait is short
+			if l == nil { // Tidy has the lock; to remove an environment, it first removes the record, so the wait is short
 				select {
 				case <-ctx.Done():
 					return nil, ctx.Err()
@@ -135,7 +135,7 @@ func (s *store) find(ctx context.Context, key string) (*Environment, error) {
 			}
 			if now, changed := s.readEntry(key); changed != nil || now.ID != e.ID {
 				l.close()
-				continue // the record was removed or replaced before the lock: look again
+				continue // the record was removed or replaced before the lock was taken: look again
 			}
 			err = s.check(e)
 		}
@@ -215,7 +215,7 @@ func (c *Cache) List() ([]Cached, error) {
 	return all, nil
 }
 
-// users returns the links of tasks to an environment: of those that still run, and of those that have ended.
+// users returns the links of running tasks to an environment, and the links of ended tasks.
 func (s *store) users(id string) (running, ended []string, err error) {
 	names, err := s.names(filepath.Join("users", id))
 	for _, name := range names {

@@ -143,15 +143,15 @@ func (c *Cache) Get(ctx context.Context, s Spec) (*Environment, error) {
 	}
 }
 
-// serves reports whether an environment is fresh enough for a new task. If its build time is in the future, it is not:
-// the clock was wrong then, or is wrong now.
+// serves reports whether an environment is fresh enough for a new task. An environment whose build time is in the
+// future is not fresh enough: the clock was wrong then, or is wrong now.
 func (e *Environment) serves(s *Spec) bool {
 	return s.Fresh <= 0 || e.Age <= s.Fresh && e.Age > -time.Minute
 }
 
 // Acquire records that a task uses the environment for as long as the directory stateDir (absolute) exists. Call it
-// before the task starts, and Release after stateDir exists: until Release, a missing stateDir does not end the use. A
-// crash of the machine may lose the record, because it also ends the task.
+// before the task starts, and Release after stateDir exists: until Release, a missing stateDir does not end the use.
+// The record need not survive a crash of the machine, which also ends the task.
 func (e *Environment) Acquire(stateDir string) error {
 	dir := e.store.path("users", e.id)
 	sum := sha256.Sum256([]byte(stateDir))
@@ -165,8 +165,8 @@ func (e *Environment) Acquire(stateDir string) error {
 	return nil
 }
 
-// Release ends the protection from removal that began with Get. From then on, only tasks protect the environment: those
-// that have acquired it. Release may be called more than once, and on nil.
+// Release ends the protection from removal that began with Get. From then on, only tasks that have acquired the
+// environment protect it. Release may be called more than once, and on nil.
 func (e *Environment) Release() {
 	if e != nil {
 		e.lock.close()

@@ -30,7 +30,7 @@ func testDir(t testing.TB) string {
 	return dir
 }
 
-// builder returns the user of builds in tests that run as root, and nil in others. No other process has its ID.
+// builder returns the user of builds, or nil if the tests do not run as root. No other process runs as this user.
 func builder() *syscall.Credential {
 	if os.Geteuid() != 0 {
 		return nil

@@ -78,7 +78,7 @@ type peer struct {
 	out *bufio.Reader
 }
 
-// startPeer starts a helper, and passes it the argument. as is its user; nil: this process's user.
+// startPeer starts a helper with an argument. The parameter as is the helper's user, or nil for this process's user.
 func startPeer(t testing.TB, as *syscall.Credential, what, argument string) *peer {
 	t.Helper()
 	cmd := exec.Command(reachableBinary(t, as), "-test.run=^$")
@@ -104,8 +104,8 @@ func (p *peer) says(t testing.TB, want string) {
 	must.Eq(t, want+"\n", line)
 }
 
-// reachableBinary returns the path of this test binary, or of a copy if as is set, because another user may not be able
-// to reach the binary itself.
+// reachableBinary returns the path of this test binary. If the parameter as is set, the path is that of a copy, because
+// another user may not be able to reach the binary itself.
 func reachableBinary(t testing.TB, as *syscall.Credential) string {
 	t.Helper()
 	self, err := os.Executable()
@@ -177,8 +177,8 @@ func helpChurn(dir string) {
 	select {}
 }
 
-// helpSwap swaps files and a directory of a tree with links to victim/secret and victim, and back, until stdin names
-// the next tree. stdin also names a directory for the links.
+// helpSwap reads lines, each with a tree and a directory for links. Until the next line, it swaps files and a directory
+// of the tree with links to victim/secret and victim, and back.
 func helpSwap(victim string) {
 	lines := bufio.NewScanner(os.Stdin)
 	var stop chan struct{}

@@ -76,7 +76,7 @@ func (s *store) seal(dir, python string) (tree, error) {
 
 func (s *sealing) rel(path string) string { return "." + strings.TrimPrefix(path, s.dir) }
 
-// take gives a file of the builder to this process's user. It refuses others, which the builder linked or moved in.
+// take gives a file of the builder to this process's user. It refuses files of others that the builder linked or moved.
 func (s *sealing) take(path string, info fs.FileInfo) error {
 	if owner(info) != s.from {
 		return fmt.Errorf("%s belongs to user %d instead of the builder (user %d)", s.rel(path), owner(info), s.from)
@@ -104,14 +104,14 @@ func (s *sealing) file(path string, info fs.FileInfo) error {
 // interpreterName matches the names of links to the interpreter in bin.
 var interpreterName = regexp.MustCompile(`^(?:python|pypy)[0-9.]*t?$`)
 
-// link accepts a relative link that stays inside of the tree, and replaces a link to the interpreter by one directly to
-// it: the builder's link could lead through links of other users or /proc/PID, which may change later.
+// link accepts a relative link that stays inside of the tree. It makes a link to the interpreter lead there directly:
+// the builder's link could lead through links of other users or /proc/PID, which may change later.
 func (s *sealing) link(path string, info fs.FileInfo) error {
 	target, err := os.Readlink(path)
 	if err != nil {
 		return err
 	}
-	clean := !filepath.IsAbs(target) && target == filepath.Clean(target) // no "..", which after a link could lead out
+	clean := !filepath.IsAbs(target) && target == filepath.Clean(target) // not "x/../y", which leads out if x is a link
 	if clean && filepath.IsLocal(filepath.Join(filepath.Dir(s.rel(path)), target)) {
 		return s.take(path, info)
 	}

@@ -104,7 +104,7 @@ func TestSeal_RefusesDangerousFiles(t *testing.T) {
 	test.NoError(t, err, test.Sprint("files outside"))
 }
 
-// A link to the interpreter is made to point straight to it: another user could later redirect a link on the old path.
+// Sealing makes a link to the interpreter point straight to it: another user could later change a link on the old path.
 func TestSeal_ReplacesLinksToTheInterpreter(t *testing.T) {
 	others := filepath.Join(testDir(t), "others")
 	must.NoError(t, os.Symlink("/bin/sh", others))
@@ -161,7 +161,7 @@ func TestSeal_ResistsConcurrentSwaps(t *testing.T) {
 	if testing.Short() {
 		times = 10
 	}
-	for i := 0; i < times || refused == 0 && i < 20*times; i++ { // more if the first swap comes late, on a busy machine
+	for i := 0; i < times || refused == 0 && i < 20*times; i++ { // more rounds if a busy machine delays the first swap
 		var failure error // of the build, and not of sealing
 		e, err := c.Get(t.Context(), Spec{Key: fmt.Sprint(i), Build: func(ctx context.Context, dir, scratch string) error {
 			if failure = building(200)(ctx, dir, scratch); failure != nil {

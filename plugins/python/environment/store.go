@@ -82,7 +82,7 @@ func makeDir(dir string, othersToo bool) (string, error) {
 
 func owner(info fs.FileInfo) uint32 { return info.Sys().(*syscall.Stat_t).Uid }
 
-// key returns the name of an environment's record, a hash of Key and Secret. Other users cannot list the records.
+// key returns the name of an environment's record, a hash of Key and Secret. Other users cannot see these names.
 func (s *Spec) key() string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s%s", len(s.Key), s.Key, s.Secret))
 	return hex.EncodeToString(sum[:])
@@ -142,7 +142,7 @@ func (l *lock) close() {
 	if l == nil {
 		return
 	}
-	_ = l.set(unix.F_UNLCK) // if this fails, Close unlocks, too
+	_ = l.set(unix.F_UNLCK) // if this fails, closing the file is usually enough
 	_ = l.file.Close()
 }
 
@@ -150,7 +150,7 @@ func (l *lock) set(kind int16) error {
 	return unix.FcntlFlock(l.file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: kind, Start: l.at, Len: 1})
 }
 
-// removeTree removes trees without following links. It logs errors, because Tidy tries again.
+// removeTree removes trees without following links. It only logs errors, because Tidy tries again.
 func (s *store) removeTree(paths ...string) {
 	for _, path := range paths {
 		if err := owndir.RemoveAll(path); err != nil {

@@ -23,7 +23,7 @@ type candidate struct {
 }
 
 // Tidy removes broken environments, leftovers of builds, and environments that no task uses: those unused for MaxAge
-// and, the least recently used first, as many as exceed MaxSize. It also syncs new environments to the disk. It does
+// and, while the cache exceeds MaxSize, the least recently used. It also syncs new environments to the disk. It does
 // not wait for tasks or other processes: environments that they use now are left to a later call.
 func (c *Cache) Tidy(ctx context.Context) error {
 	if _, err := os.Stat(c.cfg.Dir); errors.Is(err, os.ErrNotExist) {
@@ -51,7 +51,7 @@ func (c *Cache) Tidy(ctx context.Context) error {
 		}
 		dead = append(dead, e)
 	}
-	// after all records: this can be slow, and a task waits for a locked environment as long as its record exists
+	// all records were removed before, because this can be slow: a task waits for a locked environment that has a record
 	for _, e := range dead {
 		if ctx.Err() == nil {
 			s.removeTree(s.path("envs", e.ID), s.path("users", e.ID))
@@ -61,7 +61,7 @@ func (c *Cache) Tidy(ctx context.Context) error {
 	return errors.Join(err, s.removeLeftovers(), s.sync(), ctx.Err())
 }
 
-// unused returns the environments that no task uses, locked. total is the size of all environments with a record.
+// unused locks and returns the environments that no task uses. total is the size of all environments with a record.
 func (s *store) unused(ctx context.Context) (idle []candidate, total int64, err error) {
 	envs, err := s.names("envs")
 	users, usersErr := s.names("users")
@@ -126,7 +126,7 @@ func (s *store) removeLeftovers() error {
 	return err
 }
 
-// sync writes all new environments to the disk, and then marks the records that existed before as synced.
+// sync writes all new environments to the disk. It then marks the records that existed before the write as synced.
 func (s *store) sync() error {
 	names, err := s.names("meta")
 	if err != nil {
@@ -155,8 +155,8 @@ func (s *store) sync() error {
 	return err
 }
 
-// inUse reports whether a running task uses an environment. For each ended task, it calls used and removes the task's
-// link. The caller holds the exclusive lock, so no other task can acquire the environment during the call.
+// inUse reports whether a running task uses an environment. For each ended task, it calls the function used, and
+// removes the link. The caller holds the exclusive lock, so no other task can acquire the environment during the call.
 func (s *store) inUse(id string, used func()) (bool, error) {
 	running, ended, err := s.users(id)
 	for _, link := range ended {

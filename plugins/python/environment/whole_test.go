@@ -80,8 +80,8 @@ func TestCache_RebuildsChangedEnvironments(t *testing.T) {
 	}
 }
 
-// nextFileTime waits until the kernel's clock for file times advances (by CONFIG_HZ), so the next change of a file gets
-// a later time than all previous changes.
+// nextFileTime waits for the next tick (CONFIG_HZ) of the kernel's clock for file times, so the next change of a file
+// gets a later time than all previous changes.
 func nextFileTime(t testing.TB) {
 	t.Helper()
 	now := func() (clock unix.Timespec) {
@@ -93,7 +93,7 @@ func nextFileTime(t testing.TB) {
 	}
 }
 
-// writable calls do while a file or directory is writable.
+// writable makes a file or directory writable while it calls the function do.
 func writable(path string, do func() error) error {
 	info, err := os.Stat(path)
 	if err != nil {
