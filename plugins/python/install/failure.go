@@ -25,8 +25,8 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Words }
 
-// explain returns an error with the end of uv's output, for a run of uv that failed with err: an *Error, or ctx.Err if
-// ctx has ended. To find out whether the failure is temporary, it looks for known messages, and requests the indexes.
+// explain explains err, the failure of a run of uv, with the end of uv's output. It returns an *Error, or wraps ctx.Err
+// if ctx has ended. To find out whether the failure is temporary, it looks for known messages and requests the indexes.
 func (b *build) explain(ctx context.Context, err error, tail plain.Tail) error {
 	last := strings.ReplaceAll(lastWords(tail), b.Work+"/", "") // relative names, because Work is removed
 	if last == "" {

@@ -62,7 +62,7 @@ func TestInstall_ShowsTheInstallersLastLines(t *testing.T) {
 	}
 }
 
-// uv's output names a full disk, so no index is requested to find the cause, as after other failures.
+// Install must not request the index to find the cause, as it does after other failures: uv's output names a full disk.
 func TestInstall_ReportsAFullDisk(t *testing.T) {
 	i := uv(t)
 	p := newPlace(t)
@@ -131,7 +131,8 @@ func TestInstall_StopsAnInstallerAboveMaxSize(t *testing.T) {
 	p.nothingRuns(t)
 }
 
-// stalling sends the first left bytes of a response, and then nothing until the channel is closed, or for a minute.
+// stalling sends the beginning of a response. When left reaches zero, it hangs until the channel is closed, or for a
+// minute.
 type stalling struct {
 	http.ResponseWriter
 	left  int

@@ -97,7 +97,7 @@ func (f *Finder) pythons(ctx context.Context, request string) ([]Python, error) 
 }
 
 func (f *Finder) list(ctx context.Context, uv Installer, dirs []string, request string) ([]Python, error) {
-	// uv searches the PATH; without HOME and its own directory of interpreters, it finds none elsewhere
+	// uv searches the PATH, and finds nothing elsewhere: neither HOME nor uv's own directory of interpreters exists
 	env := []string{"PATH=" + strings.Join(dirs, ":"), "HOME=/nonexistent", "LANG=C.UTF-8",
 		"UV_PYTHON_INSTALL_DIR=/nonexistent"}
 	argv := []string{uv.Path, "python", "list", "--all-versions", "--output-format", "json", "--no-config", "--no-cache"}
@@ -164,7 +164,7 @@ type Finder struct {
 }
 
 // NewFinder returns a Finder that has not searched yet. Without patterns, it searches the usual directories. The user
-// as should have no more rights than tasks, so that tasks can run each interpreter that the Finder finds.
+// that runs uv should have no more rights than tasks, so that tasks can run each interpreter that the Finder finds.
 func NewFinder(uv string, dirs []string, as *syscall.Credential) *Finder {
 	if len(dirs) == 0 {
 		dirs = usualDirs()
@@ -179,9 +179,9 @@ func (f *Finder) Find(ctx context.Context) (Installer, error) {
 	return alone(ctx, f, func() (Installer, error) { return f.find(ctx) })
 }
 
-// alone calls look while no other look runs. If an interpreter is on a network file system whose server is down, look
-// hangs: alone returns when ctx ends, or with a temporary *Error after three times f.timeout. The next look begins only
-// after the hung one has ended.
+// alone calls the function look as soon as no other such call runs. If an interpreter is on a network file system whose
+// server is down, the call hangs: alone returns when ctx ends, or with a temporary *Error after three times f.timeout.
+// The next call begins only after the hung call has ended.
 func alone[T any](ctx context.Context, f *Finder, look func() (T, error)) (none T, err error) {
 	type result struct {
 		found T
@@ -223,7 +223,7 @@ func (f *Finder) find(ctx context.Context) (Installer, error) {
 	if f.found.Path == path && f.file == file {
 		return f.found, nil
 	}
-	// the error is temporary: the node may be overloaded, or the program is being installed
+	// an error of this call is temporary: the node may be overloaded, or the program is being installed
 	env := []string{"PATH=/usr/bin:/bin", "HOME=/nonexistent", "UV_NO_CONFIG=1"}
 	out, err := f.ask(ctx, env, path, "--version")
 	if err != nil && ctx.Err() == nil {

@@ -40,9 +40,9 @@ type Request struct {
 	Sources      requirement.Sources // with absolute directories; URL is never empty unless Offline
 	Netrc        []byte              // credentials of indexes, may be empty
 
-	// Dir is the empty directory in which to create the environment. Work is for temporary files and downloads; only As
-	// may enter it. Both belong to As, and are on the same file system. Files in Dir may be hard links to files in Work,
-	// so the caller must remove Work afterwards.
+	// Dir is the empty directory in which to create the environment. Work is for temporary files and downloads; only the
+	// user As may enter it. Both belong to As, and are on the same file system. Files in Dir may be hard links to files in
+	// Work, so the caller must remove Work afterwards.
 	Dir, Work string
 
 	// As is the user that runs uv, nil for this process's user.
@@ -95,7 +95,7 @@ func (i Installer) InstallPython(ctx context.Context, r Request) error {
 			err = errors.Join(err, dir.RemoveAll(e.Name()))
 		}
 	}
-	// share has terminfo files, some of them hard links, which sealing refuses; the node has its own terminfo
+	// sealing refuses the hard links among the terminfo files in the directory share; the node has its own terminfo
 	err = errors.Join(err, dir.RemoveAll(filepath.Join(b.Python.Key, "share")))
 	if err != nil {
 		return err
@@ -129,8 +129,8 @@ func (i Installer) Export(ctx context.Context, r Request) (*requirement.Set, err
 	return requirement.Choice{}.Lock(exported, work.ReadFile)
 }
 
-// chosen returns uv's options for a project's extras and groups. project precedes the name of each group. It is empty
-// for the project in the working directory.
+// chosen returns uv's options for a project's extras and groups. The string project precedes the name of each group. It
+// is empty for the project in the working directory.
 func chosen(c requirement.Choice, project string) (argv []string) {
 	for _, extra := range c.Extras {
 		argv = append(argv, "--extra="+extra)
@@ -199,8 +199,8 @@ func (b *build) arguments() ([]string, error) {
 	return argv, err
 }
 
-// file creates a file in Work that the builder can read, with its directory if name has one, and returns its path. The
-// builder owns Work, so links that lead out of it are not followed.
+// file creates a file in Work that the builder can read, and the directory in name, if any. It returns the file's path.
+// The builder owns Work, so links that lead out of it are not followed.
 func (b *build) file(name string, content []byte) (path string, err error) {
 	root, err := os.OpenRoot(b.Work)
 	if err != nil {
@@ -238,7 +238,7 @@ func environ(work string) []string {
 	return env
 }
 
-// run runs a program and waits for its end; out gets stdout and stderr.
+// run runs a program, writes its stdout and stderr to out, and waits for its end.
 func (b *build) run(ctx context.Context, out io.Writer, argv ...string) error {
 	return program{
 		as: b.As, argv: argv, env: b.env, dir: b.Work, writes: []string{b.Dir, b.Work}, stdout: out, stderr: out,
@@ -271,7 +271,7 @@ func (b *build) uv(ctx context.Context, argv ...string) error {
 
 var errTooLarge = errors.New("the packages are too large")
 
-// watch calls end when the build exceeds MaxSize: the size of a package is unknown until it is unpacked.
+// watch calls the function end when the build exceeds MaxSize: the size of a package is unknown until it is unpacked.
 func (b *build) watch(ctx context.Context, end context.CancelCauseFunc) {
 	for ctx.Err() == nil {
 		begun := time.Now()

@@ -43,9 +43,9 @@ func system(t testing.TB) install.Python {
 	return pythons[0]
 }
 
-// builder returns a new user for an installer, or nil without root. Each call returns another ID, in other processes,
-// too, because process IDs are at most 1<<22. systemd assigns no IDs in this range ("Users, Groups, UIDs and GIDs on
-// systemd Systems").
+// builder returns a new user for an installer, or nil without root. No two calls return the same ID, even in different
+// processes, because process IDs are at most 1<<22. systemd assigns no IDs in this range ("Users, Groups, UIDs and GIDs
+// on systemd Systems").
 func builder() *syscall.Credential {
 	if os.Geteuid() != 0 {
 		return nil
@@ -122,7 +122,7 @@ func fails(t testing.TB, i install.Installer, r install.Request, temporary bool)
 	return e
 }
 
-// hello writes the wheel hello-world, which has the console script hello, and the wheel greeting-words, which it
+// hello writes two wheels: hello-world, which has the console script hello, and greeting-words, which hello-world
 // requires.
 func hello(t testing.TB, dir string) {
 	wheeltest.Wheel{Name: "greeting-words", Version: "1.0"}.Write(t, dir)
@@ -134,7 +134,7 @@ func hello(t testing.TB, dir string) {
 	}}.Write(t, dir)
 }
 
-// small mounts a file system with size bytes on a directory until the test ends.
+// small mounts a file system of this size, in bytes, on a directory until the test ends.
 func small(t testing.TB, dir string, size int, as *syscall.Credential) {
 	t.Helper()
 	testsupport.NeedRoot(t) // only root can mount a small file system

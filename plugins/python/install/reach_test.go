@@ -83,7 +83,7 @@ func TestInstall_UsesNoOtherIndexWhileTheFirstIsDown(t *testing.T) {
 	fails(t, uv(t), r, true)
 }
 
-// withPassword serves wheels on an index with the password s3cr3t/w, and calls saw for each request.
+// withPassword serves wheels on an index with the password s3cr3t/w. For each request, it calls the function saw.
 func withPassword(t *testing.T, wheels string, saw func()) (url string) {
 	handler := wheel.Index(wheels)
 	return serve(t, func(w http.ResponseWriter, r *http.Request) {
