@@ -16,7 +16,7 @@ import (
 
 // Project is the part of a project or a script that uv reads.
 type Project struct {
-	Text Content // a pyproject.toml without a build system and without uv's other settings
+	Text Content // a pyproject.toml without a build system, and with only those settings of uv that type tool has
 	Choice
 }
 
@@ -171,8 +171,8 @@ func (s *Script) Set() (*Set, error) {
 // MaxScript is the maximum size of a source that is searched for metadata, in bytes.
 const MaxScript = 1 << 20
 
-// block is the reference expression of PEP 723. Its two groups are the type and the content of a block. It expects
-// lines that end with newlines only.
+// block is the reference expression of PEP 723. Its two groups are the type and the content of a block. It does not
+// match lines that end with "\r\n".
 var block = regexp.MustCompile(`(?m)^# /// ([a-zA-Z0-9-]+)$\s((?:^#(?:| .*)$\s)+)^# ///$`)
 
 // sign matches the comment sign at the beginning of each line of a block.

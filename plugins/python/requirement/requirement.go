@@ -43,11 +43,11 @@ type Set struct {
 	// Names means that a requirement or a project names a URL or an index, which a node can refuse (job_indexes).
 	Names bool
 
-	// UVLock is set for a uv.lock. Lines is empty then.
+	// UVLock is set for a uv.lock. In that case, Lines is empty.
 	UVLock *UVLock
 }
 
-// UVLock is a project that uv locked. Installer.Export converts it.
+// UVLock is a project that uv locked. Installer.Export converts it to a Set of requirements with hashes.
 type UVLock struct {
 	Lock    Content
 	Project Content // the project's pyproject.toml
@@ -140,7 +140,7 @@ func (c Choice) readUVLock(name string, read Reader) (*Set, error) {
 	s := &Set{UVLock: u, Complete: true, RequiresPython: lock.RequiresPython}
 	for _, p := range lock.Packages {
 		registry, _ := p.Source["registry"].(string)
-		// skip directories, which find_links names, and PyPI: the node's own index (maybe a mirror) replaces it
+		// skip directories, which find_links names, and PyPI, which the node's own index (maybe a mirror) replaces
 		if !strings.HasPrefix(registry, "http") || strings.TrimSuffix(registry, "/") == "https://pypi.org/simple" ||
 			slices.Contains(s.Indexes.Extra, registry) {
 			continue

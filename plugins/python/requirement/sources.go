@@ -16,7 +16,7 @@ import (
 
 // Sources are the origins of packages.
 type Sources struct {
-	URL       string   // the index (PEP 503): the job's comes before its file's, and the node's last
+	URL       string   // the index (PEP 503); a job's replaces its file's, which replaces the node's
 	Extra     []string // more indexes
 	FindLinks []string // directories with packages, and pages that link to them
 	Offline   bool     // use no index
