@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package traceback finds the reason for the exit of a Python program in the end of its output: the last uncaught
+// Package traceback finds the reason for the exit of a Python program at the end of its output: the last uncaught
 // exception, with its location, or the text passed to sys.exit.
 package traceback
 
@@ -85,7 +85,7 @@ func exitText(lines []string) bool {
 	return !slices.ContainsFunc(lines[max(0, len(lines)-maxAfter):], header.MatchString)
 }
 
-// lastException returns the last exception that probably ended the program, as far as its traceback shows.
+// lastException returns the last exception that, judging by its traceback, probably ended the program.
 func lastException(lines []string, code int, dirs []string) (f Failure, ok bool) {
 	var frames []string // of the traceback that is being read
 	var open, syntax, spared, printed, uncaught bool
@@ -120,7 +120,7 @@ func lastException(lines []string, code int, dirs []string) (f Failure, ok bool)
 	return f, ok && after <= maxAfter
 }
 
-// failure describes the exception in line, which comes after its frames. If it is an exception group, rest lists the
+// failure describes the exception whose type and message are in line. If it is an exception group, rest lists the
 // group's exceptions: then the text also names the first of them, and the location is where that one was raised.
 func failure(line string, rest, frames, dirs []string) Failure {
 	text := plain.Line(strings.TrimSuffix(line, ":"), maxText)
@@ -173,8 +173,8 @@ func innermost(frames, dirs []string) (file string, line int) {
 	return file, line
 }
 
-// shown returns the name of a file for display, and whether it is the program's own. A file below one of dirs is, and
-// its name is relative to the first such directory. The name of any other file is its base name.
+// shown returns the name of a file for display, and whether it is the program's own. A file below one of dirs is the
+// program's own, and its name is relative to the first such directory. Other files are shown by their base names.
 func shown(name string, dirs []string) (short string, own bool) {
 	for _, dir := range dirs {
 		below, ok := strings.CutPrefix(path.Clean(name), path.Clean(dir)+"/")
