@@ -17,7 +17,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// On the host, this test binary is the shim. The plugin's variable is not set there: conformance.Main would run tests.
+	// On the host, this test binary is the shim. conformance.Main knows only the plugin, and would run tests there.
 	for _, role := range driver.Plugin().Roles {
 		if role() {
 			return

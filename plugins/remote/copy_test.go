@@ -40,7 +40,7 @@ type node struct {
 	host string // the endpoint's directory on the host
 }
 
-// newNode returns a plugin with the endpoint "box", and a task that has a file with this content in local.
+// newNode returns a plugin with the endpoint "box", and a task with a file of this content in its local directory.
 func newNode(t *testing.T, server *sshdtest.Server, port int, options string, content []byte) *node {
 	t.Helper()
 	dir := newDir(t)
