@@ -63,7 +63,7 @@ func (v *VM) Test(t *testing.T, pkg string, flags ...string) {
 	}
 }
 
-// environment returns this process's environment, and insideEnv in addition.
+// environment returns this process's environment with insideEnv added.
 func environment() []string { return append(os.Environ(), insideEnv+"=1") }
 
 // insideEnv is in the environment of every command in a VM.

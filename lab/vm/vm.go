@@ -4,9 +4,9 @@
 // Package vm runs commands in a virtual machine that has Debian's kernel and this machine's files: any program of this
 // machine runs there, at its own path.
 //
-// It is for tests that need a kernel with more than a container or a laptop offers: cgroup v2 without v1, USB devices
-// to plug and unplug (package gadget), landlock, modules, root. It uses KVM if that works; otherwise QEMU emulates the
-// processor.
+// It is for tests that need more from the kernel than a container or a laptop offers: cgroup v2 without v1, USB devices
+// to plug and unplug (package gadget), landlock, modules, root. The VM uses KVM if that works; otherwise QEMU emulates
+// the processor.
 //
 // Start boots a VM in a few seconds. Files that are written in the VM stay in its memory and are lost when it ends;
 // only Options.Disk outlives the VM. A VM ends with Close, or at the latest with this process.
@@ -31,11 +31,11 @@ const DiskMount = "/disk"
 
 // Options describe one VM.
 type Options struct {
-	Memory int // in MiB; 0: 2048. It also holds the files that are written in the VM.
-	CPUs   int // 0: 2, or 1 if this machine has only one
+	Memory int // in MiB; 0 means 2048. Files that are written in the VM use it too.
+	CPUs   int // 0 means 2, or 1 if this machine has only one
 
-	// Disk is the path of a file that becomes the VM's disk; it is created if it is missing. Its files, which are below
-	// DiskMount, remain for another VM when this VM is closed or killed. If empty, the VM has no disk.
+	// Disk is the path of a file that becomes the VM's disk; it is created if it is missing. Another VM can use the
+	// files below DiskMount after this VM was closed or killed. If Disk is empty, the VM has no disk.
 	Disk string
 
 	// ZFS adds OpenZFS to the kernel, and the programs zfs and zpool to /usr/sbin. They are built once, which takes
@@ -54,7 +54,7 @@ type Options struct {
 
 // VM is a running machine. Its methods are safe for concurrent use.
 type VM struct {
-	env     []string // as in Options
+	env     []string // Options.Env
 	machine *machine
 	client  *ssh.Client
 	runs    atomic.Int64 // number of commands so far
@@ -72,7 +72,7 @@ func Start(ctx context.Context, o Options) (*VM, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := sbin("modprobe"); err != nil { // the VM uses modprobe, and has this machine's programs
+	if _, err := sbin("modprobe"); err != nil { // the VM runs this machine's modprobe
 		return nil, fmt.Errorf("%w (apt-get install kmod)", err)
 	}
 	k, err := findKernel(ctx, o.Progress)
@@ -89,7 +89,7 @@ func Start(ctx context.Context, o Options) (*VM, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(keys) // a VM that has booted has read them
+	defer os.RemoveAll(keys) // not needed once the VM has booted
 	server, err := sshd.Write(keys, 22, "MaxSessions 1000", "LoginGraceTime 0", "LogLevel ERROR")
 	if err != nil {
 		return nil, err
@@ -138,8 +138,8 @@ func (o *Options) fill(ctx context.Context) error {
 
 const diskSize = "4G" // the file is sparse
 
-// makeDisk formats the disk under a temporary name and then renames it, so an interrupted call leaves no file that a
-// later call takes for a formatted disk.
+// makeDisk formats the disk under a temporary name and then renames it. If a call is interrupted, a later call does not
+// mistake the incomplete file for a disk.
 func makeDisk(ctx context.Context, path string) error {
 	if _, err := os.Stat(path); err == nil {
 		return nil
@@ -205,7 +205,7 @@ func boot(ctx context.Context, qemu string, k kernel, initrd []byte, a accelerat
 	return v, nil
 }
 
-// watch kills the machine if it does not answer, so calls that wait for it fail. It returns when the machine ends.
+// watch kills the machine if it stops answering, so that pending calls fail. It returns when the machine ends.
 func (v *VM) watch(silence time.Duration) {
 	for {
 		answered := make(chan error, 1)
@@ -232,7 +232,7 @@ func (v *VM) watch(silence time.Duration) {
 // Console returns the last output of the kernel and of the first process.
 func (v *VM) Console() string { return v.machine.console.String() }
 
-// Close ends the VM when its disk is complete, and frees its resources. A second Close is not an error.
+// Close makes the VM sync its disk and shut down, and frees its resources. A second Close is not an error.
 func (v *VM) Close() error {
 	v.client.Close() // makes the VM sync its disk and switch itself off
 	err := v.machine.end(offTime)

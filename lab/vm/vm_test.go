@@ -149,7 +149,7 @@ func runsLikeTheHost(t *testing.T, v *vm.VM) {
 	if err != nil || out.String() != long || errOut.String() != "it's\n$A\n/usr\n" {
 		t.Errorf("%d bytes of %d, %q, %v", out.Len(), len(long), errOut.String(), err)
 	}
-	// input that the command does not read, and no input
+	// a command may leave its input unread, or have none
 	test.NoError(t, v.Run(t.Context(), vm.Cmd{Args: []string{"true"}, Stdin: strings.NewReader(long)}))
 	test.NoError(t, v.Run(t.Context(), vm.Cmd{Args: []string{"cat"}}))
 }
@@ -198,7 +198,7 @@ func (r *slowReader) Write(p []byte) (int, error) {
 }
 
 func givesASlowReaderAll(t *testing.T, v *vm.VM) {
-	for _, more := range []int{0, 30_000, 60_000, 90_000, 120_000, 150_000, 180_000} { // each total exceeds all buffers
+	for _, more := range []int{0, 30_000, 60_000, 90_000, 120_000, 150_000, 180_000} { // every size exceeds all buffers
 		size := 1<<20 + more
 		r := &slowReader{wait: 5 * time.Second}
 		if err := v.Run(t.Context(), vm.Cmd{Args: []string{"head", "-c", fmt.Sprint(size), "/dev/zero"},
@@ -221,7 +221,7 @@ func hasItsPorts(t *testing.T, v *vm.VM) {
 		t.Fatal(err)
 	}
 	defer w.Close()
-	go io.Copy(io.Discard, printed) // the newline after "up" may come separately
+	go io.Copy(io.Discard, printed) // reads the newline after "up", if it comes separately
 	for range 3 {
 		c, err := v.Dial(t.Context(), "127.0.0.1:4700")
 		must.NoError(t, err)

@@ -27,7 +27,7 @@ func findZFS(ctx context.Context, k kernel, progress func(string, ...any)) (stri
 }
 
 // loadZFS loads the modules in a directory of findZFS, and links its programs and libraries to the paths of Debian's
-// package. The order is for OpenZFS 2.1; later versions have only spl and zfs. An empty dir does nothing.
+// package. OpenZFS 2.1 needs this module order; later versions have only spl and zfs. If dir is empty, it does nothing.
 func (v *VM) loadZFS(ctx context.Context, dir string) error {
 	if dir == "" {
 		return nil

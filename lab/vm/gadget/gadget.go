@@ -84,7 +84,7 @@ type Gadget struct {
 	far  []string
 }
 
-// New creates a device, and does not plug it in. The name must be unused. Close the device after use.
+// New creates a device but does not plug it in. The name must be unused. Close the device after use.
 func New(name string, d Device) (_ *Gadget, err error) {
 	if len(d.Functions) == 0 {
 		return nil, fmt.Errorf("the USB device %s has no function", name)
@@ -202,7 +202,7 @@ func (g *Gadget) Close() error {
 	return nil
 }
 
-// Open opens a terminal in raw mode, so the bytes are not changed.
+// Open opens a terminal in raw mode, in which it does not change the bytes.
 func Open(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK, 0)
 	if err != nil {

@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command vmctl controls a Nomad agent in a VM of package vm. The host runs it there:
+// Command vmctl controls a Nomad agent in a VM of package vm. The host runs vmctl in the VM:
 //
 //	vmctl run|start|stop|close DIR
 package main
@@ -31,7 +31,7 @@ func main() {
 // runAgent runs one operation on the agent in a directory. `run` reads the agent's options as JSON from stdin. run and
 // start print the agent's address once it is up; the agent keeps running.
 func runAgent(verb, dir string) error {
-	// on a busy emulated machine, minutes can pass until the plugins answer the agent in time
+	// on a busy emulated machine, the plugins may need several attempts to start, which take minutes
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
 	defer cancel()
 	if verb == "run" {
