@@ -116,7 +116,7 @@ func (Test) All(ctx context.Context) error {
 	return errors.Join(tests, lab.RunProgram(ctx, "./lab/bench", "-quick"))
 }
 
-// Builds one module (plugins/usb) by its own go.mod, runs its unit tests (-race).
+// Builds one module (plugins/usb) with its go.mod, runs its unit tests (-race).
 func (Test) Module(ctx context.Context, module string, race *bool) error {
 	mg.CtxDeps(ctx, lab.Build)
 	return check.TestModule(ctx, ".", module, race != nil && *race)
@@ -126,7 +126,7 @@ func (Test) Module(ctx context.Context, module string, race *bool) error {
 func Bench(ctx context.Context) error {
 	mg.CtxDeps(ctx, Build)
 	err := lab.RunProgram(ctx, "./lab/bench", "-json", "docs/benchmarks.json")
-	// benchmarks of starts of confined programs, compared with runc if that is installed
+	// these benchmarks start confined programs, and compare with runc if it is installed
 	return errors.Join(err, sh.RunV("go", "test", "./internal/core/launch", "-run=^$", "-bench=Start", "-v"))
 }
 
@@ -163,7 +163,7 @@ func (New) Device(ctx context.Context, name string) error {
 // Release builds and verifies the published files of a plugin.
 type Release mg.Namespace
 
-// Builds zip, deb, rpm, SBOM and checksums in dist/, of all or one (-plugin=NAME).
+// Builds zip, deb, rpm, SBOM and checksums in dist/ (-plugin=NAME: only of one).
 func (Release) Build(ctx context.Context, plugin *string) error {
 	return release.BuildCommand(ctx, release.Options{Root: ".", Plugin: value(plugin)})
 }
@@ -190,7 +190,7 @@ func (Demo) ExecLite(ctx context.Context, stage, both *bool) error {
 	return demo(ctx, "exec-lite", stage, fmt.Sprint("-both=", both != nil && *both))
 }
 
-// Shows Python: a web page, an environment built, then cached, an exception.
+// Shows Python: a web page, an environment (built, then cached), an exception.
 func (Demo) Python(ctx context.Context, stage *bool) error { return demo(ctx, "python", stage) }
 
 // Shows a USB stick plugged, used and unplugged (-id=10c4:ea60: a real one).
@@ -212,7 +212,7 @@ func (Demo) Prepare(ctx context.Context) error {
 	return withLab(ctx, func(ctx context.Context, l *lab.Lab) error { return l.PrepareDemos(ctx) })
 }
 
-// demo plays a demo. With stage it waits for a key after each act.
+// demo plays a demo. If stage is true, it waits for a key after each act.
 func demo(ctx context.Context, name string, stage *bool, args ...string) error {
 	return lab.RunProgram(ctx, "./lab/demo", append(args, fmt.Sprint("-stage=", stage != nil && *stage), name)...)
 }
