@@ -53,7 +53,7 @@ type session struct {
 	json     bool   // print the result as JSON
 }
 
-// answer prints the result of a command: value as JSON with -json, and otherwise the output of text.
+// answer prints the result of a command. If the flag -json is set, it encodes value; otherwise it calls text.
 func (s *session) answer(value any, text func(io.Writer)) error {
 	if !s.json {
 		text(s.out)

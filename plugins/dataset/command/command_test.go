@@ -310,7 +310,7 @@ func inTrash(t *testing.T, n *node) {
 
 	must.NoError(t, back.call("delete"))
 	again := *back
-	again.id = v.id // after the delete the key is void: Nomad has shown it with the volume
+	again.id = v.id // Nomad has shown the key with the volume, so the delete made the key invalid
 	must.ErrorContains(t, again.call("create"), "has no dataset with the key")
 	n.does("trash", "restore", "data")
 	n.does("trash", "empty", "data")
@@ -394,7 +394,7 @@ func adoptedByHand(t *testing.T, n *node) {
 	must.NoError(t, copied.call("create")) // Nomad repeats create when an agent starts
 	n.refuses("is mounted at", "adopt", n.pool.Root+"/default/"+copied.id)
 	n.refuses("does not exist", "adopt", dataset)
-	must.NoError(t, copied.call("delete")) // moves an adopted volume to the trash, as any other
+	must.NoError(t, copied.call("delete")) // an adopted volume moves to the trash like any other
 	n.does("trash", "restore", "copy")
 	v.has("a", "later")
 }
@@ -407,7 +407,7 @@ func unfit(t *testing.T, n *node) {
 		n.fails("does not exist", "adopt", n.pool.Root+"/none")
 		n.fails("is mounted at "+v.path, "adopt", n.pool.Root+"/default/"+v.id)
 	})
-	zfsfusetest.Unmount(t, v.path) // after a boot nothing is mounted
+	zfsfusetest.Unmount(t, v.path) // as after a boot, when nothing is mounted
 	n.refuses("it is already volume default/data ("+v.id+") of this node", "adopt",
 		n.pool.Root+"/default/"+v.id)
 	must.NoError(t, v.call("create"))

@@ -65,7 +65,7 @@ type listedDataset struct {
 	Path      string `json:"path,omitempty"`
 
 	Created       time.Time `json:"created"`
-	Left          string    `json:"left,omitempty"` // time until the trash destroys it, as "71h0m0s"; empty: never
+	Left          string    `json:"left,omitempty"` // time until it is destroyed, such as "71h0m0s"; empty: never
 	Capacity      int64     `json:"capacity"`
 	Used          int64     `json:"used"`
 	SnapshotsUsed int64     `json:"snapshots_used"`
@@ -161,7 +161,7 @@ func listedOf(d engine.Dataset) listedDataset {
 
 // notes describes problems that need the operator's attention.
 func (c class) notes() (notes []string) {
-	const least, most = 5, 95 // in percent: least free space, most use of the snapshot reserve
+	const least, most = 5, 95 // in percent: the minimum of free space, and the maximum use of the snapshot reserve
 	note := func(format string, args ...any) { notes = append(notes, plain.Line(fmt.Sprintf(format, args...), 0)) }
 	if c.look.Space.Free < c.look.Space.Size/100*least {
 		note("the file system is nearly full: empty the trash, remove snapshots, or add a disk")

@@ -32,7 +32,7 @@ import (
 
 const mib = 1 << 20
 
-// With roleVar the test binary runs as the plugin. The value of killAt is the step at which it then kills itself.
+// If the variable roleVar is set, the test binary runs as the plugin, and kills itself at the step that killAt names.
 const (
 	roleVar = "TEST_ROLE"
 	killAt  = "TEST_KILL_AT"

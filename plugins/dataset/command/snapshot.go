@@ -70,7 +70,7 @@ snapshots exist: "zfs destroy" removes them.`,
 }
 
 // claimed returns ErrInUse if Nomad reports a running or pending allocation with the volume, and nil if Nomad does not
-// respond. Then only the kernel's check remains, which misses an allocation that does not use the volume at the moment.
+// respond. In that case only the kernel's check remains, which misses allocations that aren't using the volume now.
 func claimed(ctx context.Context, v found) error {
 	client, err := api.NewClient(api.DefaultConfig())
 	if err != nil {

@@ -52,8 +52,8 @@ NAME is an ID of "trash list", or the name of a volume if it is unique.`,
 	},
 }
 
-// restore prints the specification of a new volume for a deleted one, which Nomad no longer knows. It marks the dataset
-// as waiting. The dataset stays in the trash until the new volume is created.
+// restore prints the specification of a new volume with the files of a deleted one, which Nomad no longer knows. It
+// marks the deleted volume's dataset as waiting. The dataset stays in the trash until Nomad creates the new volume.
 func (s *session) restore(ctx context.Context, d found) error {
 	if d.Tags[engine.Kind] != "volume" {
 		return fmt.Errorf("slot %s can't be restored, because only volumes can: copy its files from dataset %s",
