@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// Adoptable returns a dataset, which any tool may have made, if Adopt accepts it, and otherwise an error with the
-// reason. Its tags are nil unless this package has set them.
+// Adoptable returns a dataset that Adopt can take over, or an error that explains why Adopt can't. Any tool may have
+// made the dataset. Its tags are nil unless this package has set them.
 func (e *Engine) Adoptable(ctx context.Context, name string) (Dataset, error) {
 	full, err := e.full(name)
 	if err != nil {
@@ -54,8 +54,8 @@ func (e *Engine) Adoptable(ctx context.Context, name string) (Dataset, error) {
 var adopted = []string{"canmount=noauto", "mountpoint=none", "devices=off", "setuid=off", "readonly=off",
 	"sharenfs=off", "sharesmb=off"}
 
-// Adopt makes a dataset one of this package's, with exactly these tags. The caller has checked the dataset with
-// Adoptable. The dataset keeps its name. After a kill, Adopt can be called again: zfs sets the tags last.
+// Adopt takes over a dataset that the caller has checked with Adoptable. The dataset gets exactly these tags, and keeps
+// its name. After a kill, Adopt can be called again, because zfs sets the tags last.
 func (e *Engine) Adopt(ctx context.Context, name string, t Tags) error {
 	full, err := e.full(name)
 	if err != nil {

@@ -147,7 +147,7 @@ func read(t testing.TB, path, file string) string {
 	return string(content)
 }
 
-// fill writes up to most random bytes, with an fsync for each MiB. It stops at the first error.
+// fill writes random bytes until their number reaches the limit in most, or until an error. It syncs after each MiB.
 func fill(t testing.TB, path string, most int64) (written int64, err error) {
 	t.Helper()
 	f, err := os.Create(filepath.Join(path, "filling"))

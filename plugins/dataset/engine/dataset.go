@@ -41,7 +41,7 @@ const (
 	ID        = "id"        // Nomad's volume id, or the slot's id
 	Volume    = "volume"    // the volume's name
 	Namespace = "namespace" // namespace of the volume, or of the slot's holder
-	Node      = "node"      // Nomad's node id, of a slot's holder
+	Node      = "node"      // Nomad's id of the node of a slot's holder
 	Lease     = "lease"     // identifies one reservation of a slot
 	Holder    = "holder"    // a slot's holder, "<allocation id>/<task>", once it is known
 	Kept      = "kept"      // how long the trash keeps the dataset, as a time.Duration; without this tag there is no limit
@@ -49,8 +49,8 @@ const (
 	From      = "from"      // previous name of an adopted dataset
 
 	// Adopt is the key of a dataset that waits for a volume: a random text that only root of this node has seen. A new
-	// volume whose parameter "adopt" is the key gets this dataset instead of an empty one. As a volume, the dataset keeps
-	// the tag: if the create fails, the dataset waits again, for the same key.
+	// volume whose parameter "adopt" is the key gets this dataset instead of an empty one. The dataset keeps the tag
+	// when it becomes a volume, so that it waits for the same key again if the create fails.
 	Adopt = "adopt"
 )
 
@@ -65,8 +65,8 @@ type Dataset struct {
 	Usage
 }
 
-// IsVolume reports whether the dataset has the name and tags of a Nomad volume, and so neither is in the trash nor
-// waits. The volume may have lost its record.
+// IsVolume reports whether the dataset has the name and tags of a Nomad volume. It returns false for datasets that wait
+// or are in the trash. The volume may have lost its record.
 func (d Dataset) IsVolume() bool {
 	return d.Tags[Kind] == "volume" && d.Name == VolumeName(d.Tags[Namespace], d.Tags[ID])
 }

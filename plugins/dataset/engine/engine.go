@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package engine makes, limits, snapshots and removes ZFS datasets with OpenZFS's zfs program.
-// It adds a lock for each dataset, and the trash.
+// Package engine makes, limits, snapshots and removes ZFS datasets with OpenZFS's zfs program. It adds a lock for each
+// dataset, and the trash.
 //
 // Datasets below the root of a class:
 //
@@ -10,8 +10,7 @@
 //	.slots/<slot>.<lease>       scratch, one dataset for each reservation
 //	.trash/<name>.<time>        deleted datasets
 //
-// Datasets of other tools are left alone until they are adopted.
-// Nothing outside of the root is changed or read.
+// Datasets of other tools are left alone until they are adopted. Nothing outside of the root is changed or read.
 package engine
 
 import (
@@ -24,15 +23,15 @@ import (
 )
 
 // Engine manages the datasets below one root. A name is a dataset's path below the root: one or two components, joined
-// by a slash. For a change, the caller holds the dataset's lock and passes the context that Lock returned. Different
-// datasets can be changed at the same time, also by different processes. After a kill, the same call can be repeated.
+// by a slash. To change a dataset, the caller holds its lock and passes the context that Lock returned. Different
+// datasets can be changed at the same time, also by different processes. A call that was killed can be repeated.
 //
 // Only this package mounts a dataset: canmount=noauto excludes it from "zfs mount -a" at boot, so a dataset in the
 // trash stays unmounted. The parents (<root>/<namespace> and so on) are never mounted and have no mount point to
 // inherit.
 //
-// The tags of a dataset are one user property, set when the dataset is created. Inherited tags are ignored: a dataset
-// that another tool makes below one of this package inherits its tags.
+// The tags of a dataset are stored in one user property, which is set when the dataset is created. Inherited tags are
+// ignored, because datasets that other tools make below a dataset of this package inherit the property.
 type Engine struct {
 	// Locks is a directory that only root can change, shared by all processes that use this root.
 	Locks string
@@ -100,10 +99,11 @@ func VolumeName(namespace, id string) string { return namespace + "/" + id }
 func SlotName(slot, lease string) string { return slotsDir + "/" + slot + "." + lease }
 
 // Discard moves a dataset to the trash. The caller holds the dataset's lock. While the dataset is in use, Discard
-// leaves it in place and returns ErrInUse. A second call returns ErrNotFound. Package trash destroys the dataset once
-// it has seen the dataset there for the time keep; if keep is 0, the dataset stays until an operator empties the trash.
+// leaves it in place and returns ErrInUse. A second call returns ErrNotFound. Package trash destroys the dataset
+// after the duration in keep, which counts only while the plugin runs. If keep is 0, the dataset stays until an
+// operator empties the trash.
 func (e *Engine) Discard(ctx context.Context, name string, keep time.Duration) error {
-	// Nomad has shown the key of an adopted volume: without the tag Adopt, nobody can adopt the dataset with that key
+	// users may know the key of an adopted volume from Nomad: removing the tag Adopt makes the key useless
 	tags := Tags{Kept: "", Passed: "", Adopt: ""}
 	if keep > 0 {
 		tags[Kept] = keep.String()
@@ -115,8 +115,8 @@ func (e *Engine) Discard(ctx context.Context, name string, keep time.Duration) e
 	return e.Rename(ctx, name, fmt.Sprintf("%s/%s.%s", trashDir, base, time.Now().UTC().Format("20060102T150405.000Z")))
 }
 
-// TrashLock returns the key of a dataset in the trash, for Lock. The volume or slot that the dataset was has another
-// key, so calls for the volume or slot need not wait until the dataset is destroyed.
+// TrashLock returns the key to pass to Lock for a dataset in the trash. It is not the id of the former volume or slot,
+// so calls for that id need not wait until the dataset is destroyed.
 func TrashLock(name string) string {
 	_, base, _ := strings.Cut(name, "/")
 	return base

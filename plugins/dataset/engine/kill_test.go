@@ -31,7 +31,7 @@ type call struct {
 	Name, To, Dir string
 }
 
-// stepVar names a variable that contains a call as JSON. With it, the test binary makes the call and exits.
+// stepVar names a variable that contains a call as JSON. If it is set, the test binary makes the call and exits.
 const stepVar = "DATASET_CALL"
 
 func init() {
@@ -77,13 +77,13 @@ func (c call) do(ctx context.Context) error {
 	return err
 }
 
-// killed is an operation that is killed at each of its steps. Before the operation, the file of the dataset Name
-// contains "two", and the file in its snapshot "s1" contains "one".
+// killed is an operation that is killed at each of its steps. Before the operation, the file in the dataset (call.Name)
+// contains "two", and the file in the dataset's snapshot "s1" contains "one".
 type killed struct {
 	operation string
 	done      error // error of a call after the operation has succeeded, or nil
-	// check verifies the state after the interrupted call, and then, with done, after a second call. name, to and trash
-	// are the contents of the files of these datasets, or "" if a dataset does not exist.
+	// check verifies the state after each call. done is true if the call was not killed. name, to and trash are what
+	// the files in these datasets contain, or "" if a dataset does not exist.
 	check func(t *testing.T, done bool, name, to, trash string)
 }
 
@@ -213,7 +213,7 @@ func (k killed) attempt(t *testing.T, c column, interrupt func(call) bool) (kill
 	look := func(done bool) {
 		t.Helper()
 		trash := ""
-		for _, n := range c.list(t) { // lists before content mounts the datasets
+		for _, n := range c.list(t) { // list the datasets before content mounts them
 			if strings.HasPrefix(n, ".trash/") {
 				must.Eq(t, "", trash)
 				trash = n

@@ -38,9 +38,9 @@ func locks(ctx context.Context) []*lock {
 	return held
 }
 
-// Lock waits, for at most the duration wait, for the lock of key, a volume's or slot's id. Programs started with the
+// Lock locks the volume or slot whose id is key, or fails after the duration in wait. Programs started with the
 // returned context also hold the lock, because the kernel may execute their last system call even after they and this
-// process were killed. The lock is free again after unlock or the end of this process, once these programs have ended.
+// process were killed. The lock is free once all these programs have ended, and this process has unlocked it or ended.
 func (e *Engine) Lock(ctx context.Context, key string, wait time.Duration) (context.Context, func(), error) {
 	if key == "" || strings.ContainsAny(key, "/\x00") || strings.HasPrefix(key, ".") {
 		return nil, nil, fmt.Errorf("%q can't be the id of a dataset", key)

@@ -21,8 +21,8 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
-// With lockVar, a directory, the test binary locks "key" there and holds the lock until it is killed. With programVar
-// it also runs this program with the lock.
+// If lockVar names a directory, the test binary locks "key" there and holds the lock until it is killed. If programVar
+// names a program, the test binary also runs the program, which then holds the lock too.
 const (
 	lockVar    = "DATASET_LOCK"
 	programVar = "DATASET_PROGRAM"

@@ -66,10 +66,10 @@ func (p program) run(ctx context.Context, args ...string) (string, error) {
 	return "", fmt.Errorf("%s: %w", what, err)
 }
 
-// maxHung is the number of hanging programs at which no other program is started for the same pool.
+// maxHung is how many programs may hang for one pool. The engine then starts no more programs for that pool.
 const maxHung = 8
 
-// hung maps a pool to the number of its hanging programs, an *atomic.Int32: they must not block other pools.
+// hung has the number of hanging programs of each pool, as an *atomic.Int32. A pool that hangs must not block others.
 var hung sync.Map
 
 func hungIn(pool string) *atomic.Int32 {

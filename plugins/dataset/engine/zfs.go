@@ -144,7 +144,7 @@ func (e *Engine) Create(ctx context.Context, name string, s Spec) (string, error
 	return e.make(ctx, name, s, "create")
 }
 
-// Clone is like Create, but the new dataset, to, has the content of a snapshot of the dataset name.
+// Clone makes a dataset as Create does, under the name in to, with the content of a snapshot of another dataset.
 func (e *Engine) Clone(ctx context.Context, name, snapshot, to string, s Spec) (string, error) {
 	p, err := e.get(ctx, name)
 	if err != nil {
@@ -157,7 +157,7 @@ func (e *Engine) Clone(ctx context.Context, name, snapshot, to string, s Spec) (
 	return e.make(ctx, to, s, "clone", from)
 }
 
-// make makes a dataset with all its properties by one command, "create" or "clone", and mounts it.
+// make makes a dataset with all its properties in one command, "create" or "clone", and mounts it.
 func (e *Engine) make(ctx context.Context, name string, s Spec, command string, of ...string) (string, error) {
 	full, err := e.full(name)
 	if err != nil {
@@ -179,7 +179,7 @@ func (e *Engine) make(ctx context.Context, name string, s Spec, command string, 
 	if dir == "" {
 		return "", nil
 	}
-	// mounted only now: a clean-up after a kill finds the dataset, and the directory in its property mountpoint
+	// the dataset exists before its directory: after a kill, a clean-up finds the directory in the property mountpoint
 	err = e.mount(ctx, full, dir)
 	if err != nil {
 		return "", also(err, cmp.Or(e.do(context.WithoutCancel(ctx), "destroy", full), removeMountDir(dir)))
@@ -232,7 +232,7 @@ func checkFolder(p properties) error {
 
 // options returns the options for the creation of a dataset.
 func (s Spec) options(dir string) (options []string) {
-	// not inherited, because the parent may be another tool's: a task must not leave setuid programs or device nodes
+	// set explicitly, because the parent may be another tool's: a task must not leave setuid programs or device nodes
 	properties := []string{"devices=off", "setuid=off", "canmount=noauto", "mountpoint=" + cmp.Or(dir, "none")}
 	for _, property := range slices.Concat(properties, s.limits(), []string{s.Tags.encode()}) {
 		options = append(options, "-o", property)
@@ -258,7 +258,7 @@ func (t Tags) encode() string {
 	return tagProperty + "=" + string(text)
 }
 
-// Tag sets these tags and keeps the others; an empty value removes a tag. It works on a dataset that is full.
+// Tag sets these tags and keeps the others; an empty value removes a tag. It works even if the dataset is full.
 func (e *Engine) Tag(ctx context.Context, name string, t Tags) error {
 	p, err := e.get(ctx, name)
 	if err != nil {
@@ -277,7 +277,7 @@ func (e *Engine) Resize(ctx context.Context, name string, l Limits) error {
 		return e.do(ctx, slices.Concat([]string{"set"}, l.limits(), []string{p.full})...)
 	}
 	if err := set(ctx, l); err != nil {
-		return also(err, set(context.WithoutCancel(ctx), p.dataset(name, nil).Limits)) // restores both: one may have changed
+		return also(err, set(context.WithoutCancel(ctx), p.dataset(name, nil).Limits)) // undoes a partial change
 	}
 	return nil
 }
@@ -300,7 +300,7 @@ func (e *Engine) Destroy(ctx context.Context, name string) error {
 		return err
 	}
 	err = mountedElsewhere(p)
-	if err == nil { // -r destroys the snapshots: dependents found nothing else below
+	if err == nil { // -r is for the snapshots: dependents found no child datasets
 		err = e.held(ctx, p.full, e.do(ctx, "destroy", "-r", p.full))
 	}
 	if err != nil {
@@ -349,7 +349,7 @@ func (e *Engine) dependents(ctx context.Context, full string) error {
 
 // Rename moves a dataset, with its snapshots, to a new name below the root, and leaves it unmounted. It returns
 // ErrInUse and changes nothing if the kernel reports the dataset as busy. OpenZFS also renames a dataset that is
-// mounted in other mount namespaces: processes there keep their files.
+// mounted in other mount namespaces; processes there can still use their files.
 func (e *Engine) Rename(ctx context.Context, from, to string) error {
 	target, err := e.full(to)
 	if err != nil {

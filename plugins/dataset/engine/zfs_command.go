@@ -25,7 +25,7 @@ func (e *Engine) run(ctx context.Context, args ...string) (string, error) {
 	return e.program.run(ctx, args...)
 }
 
-// do runs zfs for a change. Its error wraps the matching error of this package, if any.
+// do runs zfs to change something. Its error wraps the matching error of this package, if any.
 func (e *Engine) do(ctx context.Context, args ...string) error {
 	_, err := e.run(ctx, args...)
 	return ours(err)
@@ -96,8 +96,8 @@ type properties struct {
 const queried = "type,mountpoint,canmount,creation,readonly,quota,refquota,used,referenced,usedbysnapshots,available," +
 	tagProperty + ",keystatus,encryptionroot,objsetid,receive_resume_token"
 
-// properties returns the properties of a dataset, and of the datasets up to depth levels below it. Datasets above the
-// last level are followed by their snapshots.
+// properties returns the properties of a dataset, and of the datasets below it down to the level in depth. Datasets
+// above the last level are followed by their snapshots.
 func (e *Engine) properties(ctx context.Context, depth int, full string) ([]properties, error) {
 	args := []string{"get", "-Hp", "-o", "name,property,value,source"}
 	if depth > 0 {

@@ -68,7 +68,7 @@ func (e *Engine) mount(ctx context.Context, full, dir string) error {
 	return nil
 }
 
-// verify returns an error unless the topmost mount at dir is that of the dataset.
+// verify returns an error unless the topmost mount at dir shows the dataset.
 func verify(full, dir string) error {
 	mounted, err := ownMounts()
 	if err != nil {
@@ -183,7 +183,7 @@ func topAt(mounted []*mountinfo.Info, dir string) (top *mountinfo.Info) {
 }
 
 // mountDir makes the parent of dir and returns dir without symbolic links. It refuses a parent that can be changed by
-// users other than root and Nomad's.
+// users other than root and "nomad".
 func mountDir(dir string) (string, error) {
 	parent, err := owndir.Make(filepath.Dir(dir), 0o711, owndir.Nomad()...)
 	if err != nil {
@@ -192,8 +192,8 @@ func mountDir(dir string) (string, error) {
 	return filepath.Join(parent.Name(), filepath.Base(dir)), parent.Close()
 }
 
-// makeMountDir makes dir for a mount, in place of an empty directory. While nothing is mounted, only root can write to
-// it (mode 0). It fails if dir has files, is mounted or is not a directory.
+// makeMountDir makes the mount point dir. While nothing is mounted there, only root can write to it (mode 0). It
+// replaces an empty directory, and fails if dir has files, is mounted or is not a directory.
 func makeMountDir(dir string) error {
 	err := unix.Rmdir(dir)
 	if err != nil && err != unix.ENOENT {

@@ -18,8 +18,8 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
-// BenchmarkZFS_Create compares the engine's time to make and mount a dataset with limits, and the time of an equivalent
-// "zfs create". One run alternates between the two:
+// BenchmarkZFS_Create compares how long the engine and an equivalent "zfs create" take to make and mount a dataset with
+// limits. One run alternates between the two:
 //
 //	go test ./engine -run '^$' -bench ZFS -benchtime 100x
 func BenchmarkZFS_Create(b *testing.B) {
@@ -75,7 +75,7 @@ func compare(b *testing.B, prepare func(b *testing.B, c column) (bare, own func(
 	for kind, open := range columns() {
 		b.Run(kind, func(b *testing.B) {
 			c := open(b)
-			b.Cleanup(func() { // destroys all datasets, even in the trash
+			b.Cleanup(func() { // destroys all datasets, even those in the trash
 				all, err := c.List(context.Background())
 				must.NoError(b, err)
 				for _, d := range all {

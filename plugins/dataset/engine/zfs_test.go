@@ -214,7 +214,7 @@ func unavailable(t *testing.T, c zfsColumn) {
 		"mount": mountErr, "create": createErr, "look": lookErr, "destroy": c.Destroy(t.Context(), name),
 		"rename": c.Rename(t.Context(), name, c.name())} {
 		must.ErrorIs(t, err, engine.ErrUnavailable, must.Sprint(what))
-		must.True(t, !errors.Is(err, engine.ErrNotFound), must.Sprint(what)) // or callers would take the dataset for lost
+		must.True(t, !errors.Is(err, engine.ErrNotFound), must.Sprint(what)) // callers would think the dataset is lost
 		oneSentence(t, err)
 	}
 	must.False(t, testsupport.Exists(c.dir("new")))
@@ -247,7 +247,7 @@ func full(t *testing.T, c zfsColumn) {
 	}
 	_, err = fill(t, c.dir(name), 256*mib)
 	must.True(t, isFull(err))
-	d, err := c.Get(t.Context(), name) // possible although the pool is full
+	d, err := c.Get(t.Context(), name) // works although the pool is full
 	must.NoError(t, err)
 	must.Less(t, 257*mib, d.Usage.Data)
 	err = c.Discard(t.Context(), name, 0)
