@@ -28,7 +28,7 @@ const (
 	old  = "33333333-3333-3333-3333-333333333333"
 )
 
-// agent is an HTTP server that replies as a Nomad agent. A test can replace any reply.
+// agent is an HTTP server that replies like a Nomad agent. A test can replace any reply.
 type agent struct {
 	t       *testing.T
 	mu      sync.Mutex
@@ -187,8 +187,8 @@ func TestView_TrustsOnlyTheConfiguredAuthority(t *testing.T) {
 	must.ErrorContains(t, err, "certificate signed by unknown authority")
 }
 
-// Only Nomad's own reply for a missing allocation counts. Nomad replies differently for an allocation in a namespace
-// that the token must not read, and so do other servers for a missing page.
+// Only Nomad's own reply for a missing allocation counts. If the token must not read the allocation's namespace, the
+// text of Nomad's 404 is different, and so is that of any other server.
 func TestGone_TrustsOnlyNomadsOwnAnswer(t *testing.T) {
 	t.Parallel()
 	for answer, want := range map[string]bool{
