@@ -60,7 +60,7 @@ type Origin struct {
 	Snapshot string
 }
 
-// Volume returns the volume for a request, or why the class does not allow it. The request's author sees the error.
+// Volume returns the volume for a request. If the class does not allow it, the error is for the request's author.
 func (f *File) Volume(r Request) (*Volume, error) {
 	name, c, err := f.class(r)
 	if err != nil {
@@ -116,8 +116,8 @@ func (c Class) serves(namespace string) bool {
 	})
 }
 
-// Limits returns the limits of a volume with a capacity from low to high: the largest that the class allows. If only
-// one of low and high is set, it is the capacity; if none is, the capacity is the class's default.
+// Limits returns the limits of a volume. Its capacity is the largest one from low to high that the class allows. If low
+// or high is 0, the capacity is the other one; if both are 0, the capacity is the class's default.
 func (f *File) Limits(class string, low, high int64) (engine.Limits, error) {
 	c, known := f.Classes[class]
 	least, most := c.MinCapacity.Bytes(), c.MaxCapacity.Bytes()

@@ -105,7 +105,7 @@ func (c Class) checkRoot() error {
 	return nil
 }
 
-// absolute validates a path for the arguments of programs and for mount tables.
+// absolute returns an error unless a path is absolute and safe in arguments of programs and in mount tables.
 func absolute(name string) error {
 	switch {
 	case !path.IsAbs(name) || filepath.Clean(name) != name:
