@@ -120,7 +120,7 @@ func (c *cluster) move() {
 	c.change = make(chan struct{})
 }
 
-// site is a ZFS root with a plugin that has slots there, and with an API for the plugin.
+// site is a ZFS root, a plugin whose slots are below that root, and an API for the plugin.
 type site struct {
 	*cluster
 	zfsfuse.Pool
@@ -181,7 +181,7 @@ func (s *site) wantSeen(t *testing.T, slot string) {
 		wait.Timeout(30*time.Second), wait.Gap(100*time.Millisecond)), must.Sprint("the plugin has not seen the holder"))
 }
 
-// release returns the functions by which the conformance cases use the site.
+// release returns the functions with which the conformance cases use the site.
 func (s *site) release() *conformance.Release {
 	return &conformance.Release{
 		Binary: s.binary,

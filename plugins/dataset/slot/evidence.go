@@ -17,8 +17,8 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/trash"
 )
 
-// unclaimed is the age from which a reservation without an allocation is over: it never started a task. It applies only
-// if the API hides nothing from the token.
+// unclaimed is the age at which a reservation without an allocation counts as over, because it never started a task.
+// This applies only if the API hides nothing from the token.
 const unclaimed = 10 * time.Minute
 
 // leaseState is the part of a lease that is not stored in its dataset.
@@ -28,7 +28,7 @@ type leaseState struct {
 	over   bool      // the lease's end is proven
 }
 
-// apiState is the state of the API as a source of evidence.
+// apiState is the state of the API as a source of evidence that leases are over.
 type apiState struct {
 	err  error // why no view is available, or why the last view proves nothing
 	seen bool  // the last view proves the token's rights: it is complete, or not empty
@@ -56,7 +56,7 @@ func (i *instance) remember(now look) {
 		there[l.Name] = true
 		m := i.states[l.Name]
 		m.engine = l.engine
-		i.states[strings.Clone(l.Name)] = m // clones the name, which would keep the whole output of zfs in memory
+		i.states[strings.Clone(l.Name)] = m // without Clone, the name would keep zfs's whole output in memory
 	}
 	maps.DeleteFunc(i.states, func(name string, m leaseState) bool {
 		_, looked := now.found[m.engine]
@@ -117,7 +117,7 @@ func (i *instance) evidence() string {
 	return "none"
 }
 
-// judge records the state of the API. It calls kick if changed is set, or if the attribute "api" has changed.
+// judge records the state of the API. It calls kick if changed is true, or if the attribute "api" gets a new value.
 func (i *instance) judge(seen bool, err error, changed bool) {
 	before := i.evidence()
 	i.mu.Lock()
@@ -130,9 +130,9 @@ func (i *instance) judge(seen bool, err error, changed bool) {
 	}
 }
 
-// seen records the holders, and the ends, of the leases that a view shows. A view counts only for leases that began
-// before the view did: the scheduler considered all previous holders of the slot ended when the lease began, so a
-// holder in the view has this lease.
+// seen records the holders of leases, and which leases are over, as far as a view shows it. A view counts only for
+// leases that began before it. When a lease began, the scheduler considered all previous holders of the slot ended, so
+// a live holder in a later view has this lease.
 func (i *instance) seen(ctx context.Context, v *holder.View) {
 	now := i.look(ctx)
 	proven, changed := v.Complete || len(v.Allocations) > 0, false

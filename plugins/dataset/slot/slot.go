@@ -176,7 +176,7 @@ func (l look) problem(e datasets, quota int64) string {
 	return ""
 }
 
-// say logs err if it is new for the subject about. If err is nil, it logs that the previous problem is over.
+// say logs err if it is new for the subject in about. If err is nil, it logs that the subject's problem is over.
 func (i *instance) say(about, consequence string, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -202,7 +202,7 @@ type look struct {
 	failed map[datasets]error
 }
 
-// lease is one reservation. Its dataset is the record of it.
+// lease is one reservation, recorded as a dataset.
 type lease struct {
 	engine.Dataset
 	engine datasets

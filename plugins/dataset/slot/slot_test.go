@@ -317,7 +317,7 @@ func view(a holder.Allocation) *holder.View {
 	return &holder.View{Node: nodeID, Began: time.Now(), Allocations: map[string]holder.Allocation{alloc: a}}
 }
 
-// Each row has views that are evaluated one after the other. A missing allocation is no evidence of the end.
+// The views of each row are evaluated one after the other. A missing allocation does not prove that the lease is over.
 func TestSeen_EndsALeaseOnlyByEvidence(t *testing.T) {
 	type views []map[string]holder.Allocation
 	held, none := alloc+"/web", ""
