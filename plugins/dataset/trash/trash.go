@@ -28,7 +28,7 @@ type Keeper struct {
 	// Engines is called at each look. It returns the engines of the classes that can be used now, by class.
 	Engines func() map[string]*engine.Engine
 
-	// Say logs err if it is new for the subject about. If err is nil, Say logs that the previous error is over.
+	// Say logs err if it is new for the subject in about. If err is nil, Say logs that the subject's error is over.
 	Say func(about, consequence string, err error)
 
 	// Soon requests an early look, for example after a Discard with a short time. It may be nil.
@@ -104,8 +104,8 @@ func (k *Keeper) empty(ctx context.Context, class string, e *engine.Engine, all 
 	}
 }
 
-// expire destroys a dataset once its time in the trash is over. Only the time while a Keeper runs counts, by
-// CLOCK_MONOTONIC: setting a node's clock to next year destroys nothing.
+// expire destroys a dataset once its time in the trash is over. Only the time during which a Keeper runs counts. It is
+// measured with CLOCK_MONOTONIC, so nothing is destroyed if somebody sets the node's clock to next year.
 func (k *Keeper) expire(ctx context.Context, e *engine.Engine, d engine.Dataset, key string) error {
 	left, before, ends, err := d.Left()
 	if err != nil {
