@@ -18,7 +18,7 @@ import (
 // locks is an engine for locking a volume before its root is known: all roots share one directory of locks.
 var locks = &engine.Engine{Locks: engine.LockDir}
 
-// create makes the volume. If it exists, as at an agent's start, create mounts it and applies a changed capacity.
+// create makes the volume. If it exists, as when an agent starts, create mounts it and applies a changed capacity.
 func (c *call) create(ctx context.Context) error {
 	ctx, unlock, err := locks.Lock(ctx, c.ID, limit)
 	if err != nil {
@@ -39,7 +39,7 @@ func (c *call) create(ctx context.Context) error {
 	return c.make(ctx)
 }
 
-// make makes a new volume as the operator's file defines, and answers. If that fails, it removes the volume.
+// make makes a new volume according to the operator's file, and answers Nomad. If that fails, it removes the volume.
 func (c *call) make(ctx context.Context) error {
 	if strings.Contains(c.Name, "/") || policy.IsID(strings.ToLower(c.Name)) { // commands take NAMESPACE/NAME, or an id
 		return fmt.Errorf("%q can't be the name of a volume: use a name without / that does not look like an id", c.Name)
@@ -100,11 +100,11 @@ func (c *call) make(ctx context.Context) error {
 			return err
 		})
 	}
-	if err != nil && !rec.Unfinished { // no answer, so Nomad has no volume: if undo is killed, the next create repeats it
+	if err != nil && !rec.Unfinished { // Nomad got no answer: if undo is killed, the next create must repeat it
 		rec.Unfinished = true
 		err = errors.Join(err, c.records.save(rec))
 	}
-	if err == nil || errors.Is(err, engine.ErrUnavailable) { // a hung program may go on: the next create undoes its work
+	if err == nil || errors.Is(err, engine.ErrUnavailable) { // if a program hangs, the next create undoes its work
 		return err
 	}
 	if undoErr := c.undo(context.WithoutCancel(ctx), rec); undoErr != nil {
@@ -131,8 +131,8 @@ func (c *call) fill(
 	return path, nil
 }
 
-// source returns the name of the dataset to clone. Its volume must be in the namespace of the request: jobs of this
-// namespace can read the volume anyway.
+// source returns the name of the dataset to clone. It finds only volumes in the namespace of the request, because jobs
+// in that namespace can read them anyway.
 func (c *call) source(ctx context.Context, e *engine.Engine, v *policy.Volume) (string, error) {
 	all, err := e.List(ctx)
 	if err != nil {

@@ -61,7 +61,7 @@ func (c *call) delete(ctx context.Context) error {
 	return c.records.remove(c.ID)
 }
 
-// remove removes the dataset according to the policy. While it is in use, remove retries for at most the time patience.
+// remove removes the dataset according to the policy. While it is in use, remove retries, for up to 30 s (patience).
 func (c *call) remove(ctx context.Context, e *engine.Engine, rec *record) error {
 	at("unused")
 	for started := time.Now(); ; {
