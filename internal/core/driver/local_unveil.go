@@ -30,8 +30,8 @@ func unveil(p PluginOptions, o TaskOptions, cfg *drivers.TaskConfig, cmd *task.C
 	case p.Unveil == unveilOff:
 		return nil, nil
 	case len(o.Unveil) > 0 && !p.UnveilByTask:
-		return nil, errors.New("unveil can't be used on this node, because jobs are not allowed to add paths " +
-			"(unveil_by_task): remove the option")
+		return nil, errors.New("unveil can't be used on this node, because its operator does not allow " +
+			"paths from jobs (unveil_by_task): remove unveil")
 	}
 	u := &task.Unveil{Defaults: p.UnveilDefaults, Strict: p.Unveil == unveilStrict}
 	add := func(modes, path string, optional bool) {

@@ -15,7 +15,7 @@ import (
 )
 
 // A process may be reaped just after a read that found no status. The status must then be read again.
-func TestWitness_ReadsTheStatusAgainAfterTheReaping(t *testing.T) {
+func TestWitness_ReadsTheStatusAgainAfterAReap(t *testing.T) {
 	for name, row := range map[string]struct {
 		known int // number of the first read that returns the status
 		want  task.Exit

@@ -231,7 +231,7 @@ func TestVolume_AppliesClassAndParameters(t *testing.T) {
 	must.NoError(t, err)
 }
 
-func TestLimits_UseTheLargestAllowedCapacity(t *testing.T) {
+func TestLimits_PreferTheLargestCapacity(t *testing.T) {
 	f, err := parse(classes)
 	must.NoError(t, err)
 	const mib, gib = 1 << 20, 1 << 30

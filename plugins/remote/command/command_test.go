@@ -234,7 +234,7 @@ func TestConfig_ErrorsAreOneSentence(t *testing.T) {
 	}
 }
 
-func TestRun_ShowsLabelAndFollower(t *testing.T) {
+func TestRun_ShowsLabelAndWhetherItIsFollowed(t *testing.T) {
 	names := driver.Names{Namespace: "default", Job: "web", Group: "api", Index: "1", Task: "main"}
 	other := names
 	other.Namespace = "prod"

@@ -522,7 +522,7 @@ func TestRuns_HaveOneOwnerWhenManyClaim(t *testing.T) {
 	}
 }
 
-func TestRuns_AreReadableByTheirUserOnly(t *testing.T) {
+func TestRuns_AreReadableOnlyByThePluginsUser(t *testing.T) {
 	s := sides(t, 1)[0]
 	s.start("a")
 	got, _ := mode(t, s.dir)

@@ -49,7 +49,7 @@ func (m *machine) serve(p *usbsim.Plugged) *output {
 	return &out
 }
 
-func TestReserve_HasEveryNode(t *testing.T) {
+func TestReserve_IncludesEveryDeviceNode(t *testing.T) {
 	m := newMachine(t, `device "combined" { id = "10c4:8a2a" }`)
 	m.plug("10c4:8a2a", "1", "3-2", "tty", "hidraw", "tty")
 	m.scan()

@@ -157,7 +157,7 @@ func (v *inventory) List(ctx context.Context) ([]device.Group, error) {
 	var published []*usbDevice
 	for _, a := range v.Rules.Assign(devices, &v.ids) {
 		if len(a.Also) > 0 {
-			v.warn(fmt.Sprintf("device %s matches blocks %q and %q, and belongs to the first: make the blocks differ",
+			v.warn(fmt.Sprintf("device %s matches blocks %q and %q, and belongs to the first: change one of them",
 				a.ID, a.Type, a.Also[0]))
 		}
 		if a.Published() {

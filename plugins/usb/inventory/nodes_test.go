@@ -12,7 +12,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-func TestNodes_OfSoundAndInputAreAlsoAtTheKernelsPaths(t *testing.T) {
+func TestNodes_ForSoundAndInputAreAlsoAtKernelPaths(t *testing.T) {
 	b := &config.Parsed{Block: config.Block{Names: map[string]string{"sound": "/dev/microphone"}}}
 	s := &usbDevice{block: b, Device: sysfs.Device{Nodes: []sysfs.Node{
 		{Kind: sysfs.USB, Path: "dev/bus/usb/001/009"}, {Kind: sysfs.Video, Path: "dev/video0"},

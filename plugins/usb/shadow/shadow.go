@@ -56,8 +56,8 @@ type Node struct {
 // Link is a symlink.
 type Link struct{ Name, Target string }
 
-// ErrRefused means that this process has no right to make nodes. Tasks then get the kernel's nodes.
-var ErrRefused = errors.New("no right to make device nodes")
+// ErrRefused means that this process may not create device nodes. Tasks then get the kernel's nodes.
+var ErrRefused = errors.New("not permitted to create device nodes")
 
 // ErrWithdrawn means that the device of a node was unplugged, so the node's number is withdrawn.
 var ErrWithdrawn = errors.New("the device was unplugged")
