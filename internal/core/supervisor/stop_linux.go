@@ -37,7 +37,7 @@ func (s *server) signal(id string, sig int, mode task.KillMode) error {
 		err = unix.PidfdSendSignal(p.pidfd, num, nil, 0)
 	}
 	s.mu.Unlock()
-	if err == nil && mode == task.KillAll { // without mu: slow if the task has many processes
+	if err == nil && mode == task.KillAll { // without holding mu: this is slow if the task has many processes
 		if p.group.Mode == cgroup.None {
 			err = s.signalGroups(p, num)
 		} else {
@@ -91,9 +91,9 @@ func (s *server) killAll(p *process) error {
 	return err
 }
 
-// hasPassedOn reports whether the process of p has ended and a later run of the task uses its cgroup, which p must then
-// leave alone. If an agent is killed just after it restarted a task, the next agent recovers and destroys the earlier
-// run.
+// hasPassedOn reports whether the process of p has ended and a later run of the task uses its cgroup. In that case p
+// must leave the cgroup alone. This happens if an agent is killed just after it restarted a task: the next agent
+// recovers and destroys the earlier run.
 func (s *server) hasPassedOn(p *process) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,7 +153,7 @@ func (s *server) destroyTask(id string) error {
 	p.naming.Lock()
 	defer p.naming.Unlock()
 	if s.idOf(p) != id {
-		return nil // a launch has taken up the run in the meantime: it has a new id
+		return nil // in the meantime, a launch has taken up the run and given it a new id
 	}
 	if err := s.killAll(p); err != nil {
 		return err
@@ -170,7 +170,7 @@ func (s *server) destroyTask(id string) error {
 	if err != nil {
 		return fmt.Errorf("failed to remove the task's state: %w", err)
 	}
-	s.reap(p) // not reaped yet if its exit could not be saved
+	s.reap(p) // if its exit could not be saved, p is not reaped yet
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p.advance(destroyed)
@@ -180,12 +180,12 @@ func (s *server) destroyTask(id string) error {
 	return nil
 }
 
-// maxRetired bounds the records that are kept. Fewer tasks end while an agent restarts.
+// maxRetired bounds the number of records kept. Fewer tasks than this end while an agent restarts.
 const maxRetired = 256
 
-// retire keeps the record of a destroyed task, and removes the oldest record beyond maxRetired. If an agent is killed
-// after DestroyTask, but before it has saved that the task ended, the next agent recovers the task with a new plugin
-// process, which asks for the exit. The caller holds mu.
+// retire keeps the record of a destroyed task, and removes the oldest record beyond maxRetired. The record is needed
+// if an agent is killed after DestroyTask, but before it has saved that the task ended: the plugin process of the next
+// agent recovers the task and asks for its exit. The caller holds mu.
 func (s *server) retire(record string) {
 	s.retiredAt = time.Now()
 	if record == "" {

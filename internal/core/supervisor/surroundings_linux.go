@@ -26,7 +26,7 @@ import (
 // surroundings of a later agent before it starts a task for that agent. Package launch sets the attributes that do
 // not depend on the agent.
 //
-// Two values are equal (==) if nothing has to be taken over.
+// If two values are equal (==), there is nothing to take over.
 type surroundings struct {
 	Namespaces [len(enterable)]uint64 `json:"namespaces"` // inodes, in the order of enterable
 	Limits     [16][2]uint64          `json:"limits"`     // soft and hard, by resource of setrlimit(2)
@@ -108,7 +108,7 @@ func readSurroundings() (*surroundings, error) {
 	return s, nil
 }
 
-// namespaceInode returns the inode of the calling thread's namespace, or 0 if the kernel does not support the kind.
+// namespaceInode returns the inode of the calling thread's namespace, or 0 if the kernel lacks this kind of namespace.
 func namespaceInode(name string) uint64 {
 	var st unix.Stat_t
 	if unix.Stat("/proc/thread-self/ns/"+name, &st) != nil {
@@ -163,9 +163,9 @@ func (s *surroundings) differences(other *surroundings) string {
 	return strings.Join(list, ", ")
 }
 
-// take applies the surroundings to the calling thread, and the limits to the whole process. The thread may then execute
-// a program, which keeps the surroundings; do not use it for anything else, even after an error. namespaces contains
-// open files of enterable namespaces. The error is errUnfit if a process must inherit these surroundings to have them.
+// take applies the surroundings to the calling thread, and the limits to the whole process. The thread may then
+// execute a program, which keeps the surroundings; do not use it for anything else, even after an error. The files are
+// open enterable namespaces. The error wraps errUnfit if no running process can take over these surroundings.
 func (s *surroundings) take(namespaces []*os.File) error {
 	has, err := readSurroundings()
 	if err != nil {
@@ -241,7 +241,7 @@ func enter(namespaces []*os.File) error {
 			if ns.kind != kind || st.Ino == namespaceInode(ns.name) {
 				continue
 			}
-			if kind == unix.CLONE_NEWNS { // setns(2) refuses a thread that shares its working directory
+			if kind == unix.CLONE_NEWNS { // setns(2) fails while other threads share the working directory
 				err = unix.Unshare(unix.CLONE_FS)
 			}
 			if err == nil {

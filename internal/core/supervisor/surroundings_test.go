@@ -19,7 +19,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
-// under lets a command start the plugin and change its surroundings, as the settings of a systemd unit would.
+// under returns an option that starts the plugin by a command. The command changes the plugin's surroundings, as the
+// settings of a systemd unit would.
 func under(command string) func(*plugin) {
 	return func(p *plugin) {
 		exe, err := os.Executable()
@@ -28,7 +29,7 @@ func under(command string) func(*plugin) {
 	}
 }
 
-// mounts returns a command that starts the plugin in a new mount namespace, in which at is a bind mount of dir.
+// mounts returns a command that starts the plugin in a new mount namespace, where dir is bind-mounted at another path.
 func mounts(dir, at string) string {
 	return fmt.Sprintf(`unshare -m --propagation slave sh -c 'mount --bind %s %s && exec "$0"'`, dir, at)
 }
@@ -220,7 +221,7 @@ func TestSurroundings_StayIfTheSupervisorCannotBeKilled(t *testing.T) {
 	h.destroy(h.client(), old.ID)
 }
 
-// If the kernel refuses to execute the first binary, the next one is used.
+// If the kernel refuses to execute the first binary, the client tries the next binary.
 func TestSurroundings_AreTakenOverEvenIfTheFirstBinaryFails(t *testing.T) {
 	testsupport.NeedRoot(t)
 	h := newHost(t, withCgroup)

@@ -7,8 +7,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// Nomad saves a task's id only after the start. If the agent is killed in between, no agent knows of the run, and the
-// next agent starts the task under a new id.
+// Nomad saves a task's id only after the start. If the agent is killed before it has saved the id, no agent knows of
+// the run, and the next agent starts the task under a new id.
 
 func runOf(st *task.State) string { return st.AllocID + "/" + st.Task }
 

@@ -234,13 +234,13 @@ func TestTakeUp_IsFinishedAfterTheSupervisorIsKilled(t *testing.T) {
 				h.recorded(st)
 			}
 			first.Close()
-			testsupport.Eventually(t, "the supervisor is gone", func() bool { // an idle one may end by itself
+			testsupport.Eventually(t, "the supervisor is gone", func() bool { // an idle supervisor may end by itself
 				for _, pid := range h.supervisors() {
 					unix.Kill(pid, unix.SIGKILL)
 				}
 				return len(h.supervisors()) == 0
 			})
-			// as if killed during a take-up: the saved state has the new id, but the directory has the earlier id
+			// as if the supervisor was killed in a take-up: the state has the new id, but the directory has the earlier id
 			next := again(st, 1)
 			from := h.store.TaskDir(st.ID)
 			must.NoError(t, h.store.Rename(ran, next.ID))

@@ -236,7 +236,7 @@ func TestLaunch_RemovesAnEarlierRun(t *testing.T) {
 	h.launch(c, &next)
 	test.SliceEmpty(t, testsupport.Sleepers(m), test.Sprint("the earlier run goes on"))
 	test.Nil(t, c.Exit(next.ID), test.Sprint("the next run ended"))
-	h.destroy(c, st.ID) // must not affect the next run, which now uses its cgroup
+	h.destroy(c, st.ID) // must not affect the next run, which uses the same cgroup
 	test.Nil(t, c.Exit(next.ID), test.Sprint("the next run ended"))
 	h.destroy(c, next.ID)
 }

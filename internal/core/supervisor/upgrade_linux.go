@@ -56,7 +56,7 @@ func (s *server) upgrade(build string, with *surroundings, files []*os.File) err
 	}
 	failed := make(chan error)
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread, which with.take changes, ends with this goroutine
+		runtime.LockOSThread() // never unlocked: the thread is changed by with.take and must end with this goroutine
 		if with != nil {
 			if err := with.take(files[1:]); err != nil {
 				failed <- err
@@ -70,7 +70,7 @@ func (s *server) upgrade(build string, with *surroundings, files []*os.File) err
 	for _, fd := range keep {
 		unix.CloseOnExec(fd)
 	}
-	_ = unix.SetNonblock(o.Listener, true) // File and Fd cleared the flag, which s.listener shares
+	_ = unix.SetNonblock(o.Listener, true) // File and Fd cleared O_NONBLOCK, also for s.listener
 	raiseNoFile()
 	return err
 }

@@ -51,7 +51,7 @@ func (h *host) startOld() {
 			go cmd.Wait()
 			return
 		}
-		// this idle supervisor is ending: start the next one only after it has removed its files
+		// this idle supervisor is ending: wait until it has removed its files before starting the next one
 		kill := time.AfterFunc(time.Minute, func() { cmd.Process.Kill() })
 		_ = cmd.Wait()
 		kill.Stop()
@@ -200,7 +200,7 @@ func TestUpgrade_DoesNotWaitForAHungLaunch(t *testing.T) {
 		failed <- err
 	}()
 	h.waitLauncher("launch:exec")
-	second := h.client() // cannot upgrade the supervisor during the hung launch
+	second := h.client() // this client cannot upgrade the supervisor during the hung launch
 	test.Eq(t, "old", second.buildOf(t), test.Sprint("the supervisor's build"))
 	_, err := second.Adopt(ctx(t), st)
 	test.NoError(t, err)
