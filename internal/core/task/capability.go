@@ -12,10 +12,10 @@ import (
 // Capabilities changes a program's capabilities. In both masks, bit n is the capability with number n
 // (capabilities(7)).
 type Capabilities struct {
-	// Drop is removed from the bounding set: the program can't get these, even as root or through a set-user-ID program.
+	// Drop is removed from the bounding set: even root or a set-user-ID program can't get these capabilities.
 	Drop uint64 `json:"drop,omitempty"`
 
-	// Add is given to a program that does not run as root (the ambient set).
+	// Add is put into the ambient set of a program that does not run as root.
 	Add uint64 `json:"add,omitempty"`
 }
 

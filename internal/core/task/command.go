@@ -18,8 +18,8 @@ import (
 // launcher (package launch) applies it to itself and executes the program. All paths are
 // resolved by the launcher only, since a file system may hang.
 type Command struct {
-	// Path is the program as the user wrote it. Unless it is absolute, it is searched for in Lookup, and then in the PATH
-	// of Env, or, if it contains a slash, in Dir.
+	// Path is the program as the user wrote it. A relative path is searched for first in Lookup, and then in Dir if it
+	// contains a slash, or in the PATH of Env if it does not.
 	Path string `json:"path"`
 
 	// Args is the argument vector without argv[0], which is Path.
@@ -28,7 +28,7 @@ type Command struct {
 	// Env is the whole environment, as NAME=value.
 	Env []string `json:"env"`
 
-	// Dir is the working directory, absolute.
+	// Dir is the absolute path of the working directory.
 	Dir string `json:"dir"`
 
 	// Lookup lists absolute directories: for a Nomad task, its local/ and its task directory. A regular file that Path
@@ -42,7 +42,7 @@ type Command struct {
 	// OpenStdin gives the program a stdin that never ends, instead of /dev/null.
 	OpenStdin bool `json:"open_stdin,omitempty"`
 
-	// Umask of the process; nil means 0022.
+	// Umask is the process's umask; nil means 0022.
 	Umask *uint32 `json:"umask,omitempty"`
 
 	// Nice is the scheduling priority, -20 to 19 (setpriority(2)).
@@ -52,14 +52,14 @@ type Command struct {
 	// since a task must not inherit the supervisor's value.
 	OOMScoreAdj int `json:"oom_score_adj,omitempty"`
 
-	// Rlimits are set before the change of user: root may raise hard limits.
+	// Rlimits are set before the process changes to User, because only root may raise hard limits.
 	Rlimits []Rlimit `json:"rlimits,omitempty"`
 
 	// NetworkNamespace is the path of a network namespace to enter (setns(2), CLONE_NEWNET), empty for the host's.
 	NetworkNamespace string `json:"network_namespace,omitempty"`
 
-	// TaskDir is the absolute path of the task's directory, in which missing mount points are created, or empty for a
-	// command without one.
+	// TaskDir is the absolute path of the task's directory, or empty if the command has none. Missing mount points in
+	// this directory are created.
 	TaskDir string `json:"task_dir,omitempty"`
 
 	// NoNewPrivileges prevents privilege gains through set-user-ID programs (no_new_privs of prctl(2)).
@@ -77,7 +77,8 @@ type Command struct {
 	// Isolation selects what the program does not share with the host.
 	Isolation Isolation `json:"isolation,omitzero"`
 
-	// Devices and Mounts are files of the host that the task may use. OwnMounts reports whether they need mounts.
+	// Devices and Mounts are the host's files that the task may use. OwnMounts reports whether they need a mount
+	// namespace.
 	Devices []Device `json:"devices,omitempty"`
 	Mounts  []Mount  `json:"mounts,omitempty"`
 }
@@ -127,7 +128,7 @@ type User struct {
 	Groups []uint32 `json:"groups,omitempty"`
 }
 
-// Rlimit is one setrlimit(2) limit. Unlimited is RLIM_INFINITY.
+// Rlimit is one setrlimit(2) limit. Soft and Hard may be Unlimited.
 type Rlimit struct {
 	Resource int    `json:"resource"`
 	Soft     uint64 `json:"soft"`

@@ -123,7 +123,7 @@ func TestProcesses_ReturnsProcessesOfTheSession(t *testing.T) {
 	defer cmd.Wait()
 	id, err := Identify(cmd.Process.Pid)
 	must.NoError(t, err)
-	_, err = out.Read(make([]byte, 1)) // the innermost process runs
+	_, err = out.Read(make([]byte, 1)) // returns once the innermost process runs
 	must.NoError(t, err)
 	var found []Stat
 	testsupport.Eventually(t, "the process of setsid has left the session", func() bool {

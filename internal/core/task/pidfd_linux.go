@@ -16,7 +16,7 @@ func (id Identity) Open() (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	if !id.Alive() { // checked after the open: a process alive now is the one that the pidfd refers to
+	if !id.Alive() { // after the open: if the process is still alive, the pidfd refers to it
 		unix.Close(fd)
 		return -1, unix.ESRCH
 	}

@@ -15,18 +15,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A record is a file of one page that is made together with a task's launcher. It later stores
-// that the program was executed, and how it ended. The whole page is written at the start, so
-// these updates need no further disk space.
+// A record is a file of one page that is made when a task's launcher starts. Later it also stores that the program was
+// executed, and how it ended. The whole page is written at the start, so these updates need no further disk space.
 //
 //	0      RecordMark, from just before execve(2) on
 //	8      length of the exit's JSON, 4 bytes, 0 if no exit is recorded
 //	12     FNV-1a sum of the JSON, 8 bytes
 //	20     the JSON
 //
-// Only the launcher holds a lock on the record (fcntl_locking(2), F_OFD_SETLK); execve and the
-// launcher's death release it. So lock and mark distinguish a launcher from a program, even if
-// the program changes its own name and arguments.
+// Only the launcher holds a lock on the record (fcntl_locking(2), F_OFD_SETLK); execve and the launcher's death
+// release it. The lock and the mark therefore distinguish a launcher from a program, even if the program changes its
+// own name and arguments.
 const (
 	recordSize = 4096
 	exitAt     = 8
@@ -102,8 +101,8 @@ func ReadProgress(path string) Progress {
 	return ProgressExecuted
 }
 
-// SaveExit stores how a task ended in the task's record. A Reason that is too long is truncated.
-// After an error the record contains either no exit or the complete one.
+// SaveExit stores in the task's record how the task ended. A Reason that is too long is truncated. After an error the
+// record contains either no exit or the complete one.
 func (s Store) SaveExit(id string, e *Exit) error {
 	b, err := encodeExit(*e)
 	if err != nil {
@@ -119,7 +118,7 @@ func (s Store) SaveExit(id string, e *Exit) error {
 	if err != nil {
 		return err
 	}
-	// no fsync: a task does not survive the kernel that runs it
+	// no fsync: if the kernel crashes, the task is gone as well
 	_, err = f.WriteAt(b, exitAt)
 	return errors.Join(err, f.Close())
 }

@@ -126,7 +126,7 @@ func (s Store) Log() string { return filepath.Join(s.Dir, "supervisor.log") }
 // TaskDir is the directory of one task's files: task.json, record, and the FIFOs stdout and
 // stderr. Its name is a hash, since an id contains slashes and has no length limit.
 func (s Store) TaskDir(id string) string {
-	// not a cryptographic hash: each launcher process would spend time on that package's initialization
+	// not a cryptographic hash, because initializing its package would cost time in each launcher process
 	sum := fnv.New128a()
 	sum.Write([]byte(id))
 	return filepath.Join(s.Dir, "tasks", hex.EncodeToString(sum.Sum(nil)))
@@ -144,8 +144,8 @@ func (s Store) Save(st *State) error {
 	return writeJSON(filepath.Join(s.TaskDir(st.ID), "task.json"), st)
 }
 
-// Load reads a task's state. The error is ErrNoState if the state is missing. It is a different error if the state
-// cannot be read: truncated, or written by a newer version.
+// Load reads a task's state. The error is ErrNoState only if the state is missing, not if it is truncated or was
+// written by a newer version.
 func (s Store) Load(id string) (*State, error) { return loadState(s.TaskDir(id)) }
 
 // unclaimed is the name of the marker file of a run that no agent has recorded.
@@ -160,7 +160,7 @@ func (s Store) MarkUnclaimed(id string) error {
 // Claim removes the mark of MarkUnclaimed permanently, after an agent has recorded the task. It is not an error if the
 // task is claimed already or has no files.
 func (s Store) Claim(id string) error {
-	if !s.Unclaimed(id) { // so a claimed task on a read-only disk is no error either
+	if !s.Unclaimed(id) { // on a read-only disk, os.Remove would fail even without a mark
 		return nil
 	}
 	if err := os.Remove(filepath.Join(s.TaskDir(id), unclaimed)); !errors.Is(err, fs.ErrNotExist) {
@@ -273,7 +273,7 @@ func writeJSON(path string, v any) error {
 	if err != nil {
 		return err
 	}
-	// no fsync: a task does not survive the kernel that runs it
+	// no fsync: if the kernel crashes, the task is gone as well
 	if err := os.WriteFile(path+".new", b, 0o600); err != nil {
 		return err
 	}

@@ -62,8 +62,8 @@ func signalSum(text string) unix.Signal {
 	return unix.Signal(sig)
 }
 
-// SignalledLeft reports whether a process is left that received the stop signal in this mode, not counting the init of
-// the task's PID namespace. Call it after the main process has ended.
+// SignalledLeft reports whether any process that received the stop signal in this mode still exists, apart from the
+// init of the task's PID namespace. Call it after the main process has ended.
 func (st *State) SignalledLeft(mode KillMode) bool {
 	switch mode {
 	case KillAll:

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Unveil confines a program and its descendants to some paths by Landlock (landlock(7)). It also prevents privilege
-// gains (no_new_privs), and mounts.
+// Unveil confines a program and its descendants to some paths by Landlock (landlock(7)). It also prevents mounts and
+// privilege gains (no_new_privs).
 type Unveil struct {
 	Paths []UnveiledPath `json:"paths"`
 
@@ -25,12 +25,12 @@ type Unveil struct {
 // that this user cannot reach has no effect.
 type UnveiledPath struct {
 	Path  string `json:"path"`  // absolute
-	Modes string `json:"modes"` // of r, w, x and c, see landlock.Modes
+	Modes string `json:"modes"` // any of r, w, x and c; see landlock.Modes
 
 	// Optional is set if the path may be missing.
 	Optional bool `json:"optional,omitempty"`
 
-	// Author is set if the job's author has named the path, and not the operator. In an operator's path, only links that
+	// Author is set if the job's author, not the operator, has named the path. In an operator's path, only links that
 	// belong to root are followed, because a task may have created other links.
 	Author bool `json:"author,omitempty"`
 }
@@ -48,7 +48,7 @@ func ParseUnveiled(option, text string) (UnveiledPath, error) {
 	return UnveiledPath{Path: path.Clean(at), Modes: modes}, nil
 }
 
-// Reveal adds paths that need not exist to Unveil, if the program is confined.
+// Reveal adds optional paths to Unveil, if the program is confined.
 func (c *Command) Reveal(modes string, paths ...string) {
 	for _, path := range paths {
 		if c.Unveil != nil {
