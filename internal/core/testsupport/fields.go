@@ -17,8 +17,8 @@ import (
 
 const fieldsFile = "fields.txt"
 
-// RecordFields writes the names and types of all JSON fields that the values can have to a release's folder. Recorded
-// JSON contains only the fields that were set.
+// RecordFields writes a list of all JSON fields that the values can have, with their types, to a release's folder. The
+// recorded JSON does not show them all: it contains only the fields that were set.
 func RecordFields(t testing.TB, dir string, values ...any) {
 	t.Helper()
 	text := strings.Join(jsonFields(values), "\n") + "\n"

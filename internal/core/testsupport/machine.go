@@ -90,7 +90,7 @@ func AsUser(t testing.TB, id int, f func() error) {
 	must.NoError(t, <-done)
 }
 
-// Exists reports whether a file exists. A dangling link exists.
+// Exists reports whether a file exists. A dangling link counts as existing.
 func Exists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil

@@ -53,7 +53,7 @@ func BlockUntilKilled() {
 	}
 }
 
-// Mark returns a unique number of seconds as the argument of `sleep`. Sleepers finds the process by this argument.
+// Mark returns a unique number of seconds for a `sleep` command. Sleepers finds the process by this argument.
 func Mark() string { return fmt.Sprintf("9%d.%d", os.Getpid(), time.Now().UnixNano()) }
 
 // WaitSleepers waits until exactly count processes `sleep <mark>` run.

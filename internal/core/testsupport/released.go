@@ -35,8 +35,8 @@ func EachRelease(t *testing.T, record, check func(t *testing.T, dir string)) {
 	}
 }
 
-// LaterJSON returns JSON as a later version may write it, with an additional field in each object. The objects at the
-// keys in maps stay as they are: their members are not fields.
+// LaterJSON adds a field to each object in the JSON, as a later version might do. It leaves an object unchanged if its
+// key is listed in maps, since the members of such an object are not fields.
 func LaterJSON(t testing.TB, written []byte, maps ...string) []byte {
 	t.Helper()
 	var value any

@@ -5,7 +5,7 @@ package testsupport
 
 import "testing"
 
-// LongSkip is the prefix of the reason of every skip by Long. CI accepts no other reason for a skip (lab/check).
+// LongSkip is the prefix of the reason that Long gives when it skips a test. CI accepts no other skips (lab/check).
 const LongSkip = "long: "
 
 // Long reserves a test for `go tool mage test:all` and states the reason, for example that it boots a virtual machine,

@@ -30,7 +30,7 @@ type Server struct {
 // ErrMissing is returned by Write on a machine without an OpenSSH server.
 var ErrMissing = errors.New("the program sshd is missing (package openssh-server)")
 
-// Write writes the files of a server that listens on 127.0.0.1 to a directory. It keeps existing keys. The options are
+// Write writes to a directory the files of a server that listens on 127.0.0.1. It keeps existing keys. The options are
 // lines of sshd_config(5), which take precedence over those of this package.
 func Write(dir string, port int, options ...string) (Server, error) {
 	program, err := find()
@@ -54,7 +54,7 @@ func Write(dir string, port int, options ...string) (Server, error) {
 		"AuthenticationMethods publickey",
 		"PermitRootLogin prohibit-password",
 		"PidFile none",
-		"StrictModes no", // every user can write to a parent directory, such as /tmp
+		"StrictModes no", // a parent directory may be writable by every user, as /tmp is
 		"UsePAM no",
 		"UseDNS no",
 		"MaxStartups 200",
@@ -73,7 +73,7 @@ func Write(dir string, port int, options ...string) (Server, error) {
 			return Server{}, err
 		}
 	}
-	if os.Geteuid() == 0 { // as the package's service unit does
+	if os.Geteuid() == 0 { // like the service unit in package openssh-server
 		if err := os.MkdirAll("/run/sshd", 0o755); err != nil {
 			return Server{}, err
 		}
@@ -98,7 +98,7 @@ func (s Server) Endpoint(name, dir, user string) string {
 `, name, dir, s.Port, user, s.KeyFile, s.HostKey)
 }
 
-// find returns the absolute path of sshd, which refuses to run by a relative path.
+// find returns the absolute path of sshd, which does not run if it is called by a relative path.
 func find() (string, error) {
 	for _, name := range []string{"sshd", "/usr/sbin/sshd", "/run/current-system/sw/bin/sshd"} {
 		if path, err := exec.LookPath(name); err == nil {

@@ -49,8 +49,7 @@ func (w *writer) file(name, content string) {
 	}
 }
 
-// link makes name a relative symbolic link to a path. If the link exists already, as after a killed process, that is
-// not an error.
+// link makes a relative symbolic link to a path. It is not an error if a killed process has left the same link.
 func (w *writer) link(name, to string) {
 	w.dir(path.Dir(name))
 	if w.err == nil {

@@ -1,19 +1,18 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package usbsim simulates USB sticks, for tests and demonstrations without hardware. It makes the
-// files of a stick in /sys and /dev below a separate directory, with a pseudo-terminal for each
-// device node. A stick stays plugged in as long as its process runs, which needs neither root
-// nor a kernel with USB. The directory contains
+// Package usbsim simulates USB sticks, for tests and demonstrations without hardware. It makes the files that a stick
+// has in /sys and /dev, but below a separate directory, with a pseudo-terminal for each device node. A stick stays
+// plugged in as long as its process runs. The process needs neither root nor a kernel with USB. The directory contains
 //
 //	sys/bus/usb/devices/1-1        a link to sys/devices/pci0000:00/0000:00:14.0/usb1/1-1
-//	dev/bus/usb/001/004            the descriptors; addresses of a bus start at 4, each plug takes the next
+//	dev/bus/usb/001/004            the descriptors; addresses on a bus start at 4 and increase with each plug
 //	dev/ttyUSB0                    a link to /dev/pts/7
 //	dev/serial/by-id/usb-...       a link to ../../ttyUSB0
 //	.simulate                      a file for each port, with the process and the pseudo-terminals of its stick
 //
-// The plugin treats a directory with .simulate as a simulation, and reads the current terminals of the sticks from the
-// files of the ports: plugins/usb/simulation.
+// Package plugins/usb/simulation, a part of the USB plugin, treats a directory with .simulate as a simulation. It
+// reads the current terminals of the sticks from the files of the ports.
 //
 // libusb finds the sticks too, with umockdev's preload library and UMOCKDEV_DIR set to the directory. Root hubs stay
 // after the last stick was unplugged.
@@ -152,8 +151,8 @@ func Plug(dir string, s Stick) (_ *Plugged, err error) {
 	return p, nil
 }
 
-// open opens the directory, and makes it if it is missing. It refuses a directory with sys or dev
-// that is not a simulation, since Plug would replace the nodes of a machine.
+// open opens the directory, and makes it if it is missing. It refuses a directory that contains sys or dev but is not
+// a simulation, since Plug would replace the nodes of a machine.
 func open(dir string) (*os.Root, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err

@@ -26,7 +26,7 @@ import (
 )
 
 // Script is a program that emulates OpenZFS's zfs. It runs the zfs of zfs-fuse, which must be in the same directory
-// under the script's name with Suffix.
+// and have the script's name with Suffix appended.
 //
 //go:embed zfs.sh
 var Script string
@@ -199,7 +199,7 @@ func Remove(dir string) error {
 }
 
 // mountPoints returns the mount points of a pool's datasets, mounted or not: a killed plugin may have made a directory
-// for a mount. It returns none if the daemon does not respond.
+// without mounting the dataset. It returns none if the daemon does not respond.
 func (p Pool) mountPoints() []string {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

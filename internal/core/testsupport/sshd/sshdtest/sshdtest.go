@@ -74,8 +74,9 @@ func Unprivileged() Option {
 // mark is an environment variable that identifies the processes of sessions.
 const mark = "OUTRIDER_SSHDTEST"
 
-// Start starts a server and waits until it responds. If the test runs as root, the user has an empty home directory, so
-// no profile of the machine is executed. Only sshd and its children see this user: Start mounts a file at /etc/passwd.
+// Start starts a server and waits until it responds. If the test runs as root, the user that logs in has an empty home
+// directory, so no profile of the machine is executed. Only sshd and its children see this user, in a file that is
+// mounted at /etc/passwd.
 func Start(t testing.TB, options ...Option) *Server {
 	t.Helper()
 	current, err := user.Current()
@@ -193,7 +194,7 @@ func (s *Server) Stop() {
 	if s.cmd == nil {
 		return
 	}
-	_ = s.cmd.Process.Signal(syscall.SIGSTOP) // it must not fork during the listing
+	_ = s.cmd.Process.Signal(syscall.SIGSTOP) // the server must not fork while its processes are listed
 	for _, pid := range slices.Backward(servers(s.cmd.Process.Pid)) {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}

@@ -23,8 +23,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport/zfsfuse"
 )
 
-// step is the environment variable that distinguishes the processes of Main: the outer one has none, the inner one
-// "enter", and programs that tests start "inside".
+// step is the environment variable that distinguishes the processes of Main. It is unset in the outer process, "enter"
+// in the inner process, and "inside" in programs that tests start.
 const step = "OUTRIDER_ZFSFUSE_TEST"
 
 // Main is the TestMain of packages whose tests make pools. It runs the tests in a new mount namespace, where no other
@@ -133,7 +133,7 @@ func UnmountBelow(t testing.TB, dir string) {
 	Unmount(t, dirs...)
 }
 
-// Unmount unmounts datasets without the program zfs. The script zfs.sh explains the access and the wait before that.
+// Unmount unmounts datasets without the program zfs. The script zfs.sh explains why it first accesses them and waits.
 func Unmount(t testing.TB, dirs ...string) {
 	t.Helper()
 	for _, dir := range dirs {
