@@ -28,7 +28,7 @@ type Wheel struct {
 	Requires      []string          // Requires-Dist
 	Python        string            // Requires-Python
 	Tag           string            // compatible interpreters, such as "pp39-none-any"; "" for all of Python 3
-	Files         map[string]string // additional files by their path in the archive, which is not checked
+	Files         map[string]string // additional files by their path in the archive; paths are not checked
 	Modes         map[string]uint32 // modes of files; with S_IFLNK the content is the link's target
 }
 
@@ -95,8 +95,8 @@ func (w Wheel) Archive() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// WriteSource writes a source distribution of the wheel to a directory. A build only runs this Python code, with either
-// build method: setup.py, or a build backend in the distribution (PEP 517, backend-path).
+// WriteSource writes a source distribution of the wheel to a directory. Building it only runs this Python code, either
+// as setup.py or as a build backend in the distribution (PEP 517, backend-path).
 func (w Wheel) WriteSource(dir, code string) error {
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)
