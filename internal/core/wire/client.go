@@ -35,7 +35,7 @@ type Client[R any] struct {
 	// Needed reports whether to replace a lost connection immediately instead of at the next call.
 	Needed func() bool
 
-	// WriteTime limits how long Call may take to send a request. After that, it closes the connection.
+	// WriteTime limits how long Call may take to send a request. If sending takes longer, Call closes the connection.
 	WriteTime time.Duration
 
 	// Log receives messages for the operator.
@@ -56,7 +56,7 @@ func (c *Client[R]) Open(t *Transport) *Conn[R] {
 		c.mu.Lock()
 		conn.lose()
 		inUse := c.conn == conn
-		if inUse { // before mu is unlocked: a caller that gets ErrLost calls Connect, which must not return this Conn
+		if inUse { // with mu locked: a caller that gets ErrLost calls Connect, which must not return this Conn
 			c.conn = nil
 			if c.Lost != nil {
 				c.Lost()
@@ -164,7 +164,7 @@ func (c *Conn[R]) Call(ctx context.Context, body any, files ...*os.File) (r Mess
 	}()
 	_ = c.SetWriteDeadline(time.Now().Add(c.writeTime))
 	if send(c.Transport, Message[any]{Seq: seq, Body: body, Files: files}) != nil {
-		c.Close() // receive then returns, and Open's goroutine calls lose
+		c.Close() // this makes receive fail; the goroutine started by Open then calls lose
 	}
 	select {
 	case r, ok := <-answer:

@@ -14,8 +14,8 @@ import (
 var ErrPeerGone = errors.New("the process at the other end has ended")
 
 // KillPeer sends SIGKILL to the process at the other end: the one that connected, or the one that listens. It never
-// kills another process that has got the same pid since. It returns a pidfd of the killed process, which becomes
-// readable when the process is dead; the caller closes it.
+// kills a process that has reused the pid. It returns a pidfd of the killed process, which becomes readable when the
+// process is dead; the caller closes it.
 func (t *Transport) KillPeer() (*os.File, error) {
 	fd, err := t.peerPidFD()
 	if err != nil {

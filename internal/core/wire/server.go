@@ -39,9 +39,9 @@ func (p *Peer) queue(m *Message[any]) bool {
 // Queued returns the number of messages waiting to be sent.
 func (p *Peer) Queued() int { return len(p.out) }
 
-// Serve handles requests of type Q concurrently until the client hangs up. It then calls gone and
-// returns after the last call of handle. A client that does not read its replies is disconnected.
-// A request's files are closed after handle, and a reply's files after the reply was sent.
+// Serve handles requests of type Q concurrently until the client hangs up. It then calls the function gone, and
+// returns when the last call of handle has returned. A client that does not read its replies is disconnected. A
+// request's files are closed after handle, and a reply's files after the reply was sent.
 func Serve[Q any](p *Peer, handle func(*Q, []*os.File) (reply any, files []*os.File), gone func()) {
 	go p.write()
 	var running sync.WaitGroup
@@ -64,7 +64,7 @@ func Serve[Q any](p *Peer, handle func(*Q, []*os.File) (reply any, files []*os.F
 	p.Shut()
 	gone()
 	running.Wait()
-	for { // close the files of unsent messages, while write may still take messages from the queue
+	for { // close the files of unsent messages; the goroutine of write may still take some from the queue
 		select {
 		case m := <-p.out:
 			CloseAll(m.Files)

@@ -123,7 +123,7 @@ func (t *Transport) Send(v any, files ...*os.File) error {
 // could be mistaken for a new message, and a later message could get the wrong descriptors.
 func (t *Transport) Receive(v any) error { return t.dec.Decode(v) }
 
-// Take returns the next n received descriptors, or fewer if there are not as many; the caller closes them.
+// Take returns the next n received descriptors, or all of them if there are fewer; the caller closes them.
 func (t *Transport) Take(n int) []*os.File {
 	var files []*os.File
 	for ; n > 0 && len(t.fds) > 0; n-- {
