@@ -77,8 +77,7 @@ type Command struct {
 	// Isolation selects what the program does not share with the host.
 	Isolation Isolation `json:"isolation,omitzero"`
 
-	// Devices and Mounts are the host's files that the task may use. OwnMounts reports whether they need a mount
-	// namespace.
+	// Devices and Mounts are host files that the task may use. OwnMounts reports whether they need a mount namespace.
 	Devices []Device `json:"devices,omitempty"`
 	Mounts  []Mount  `json:"mounts,omitempty"`
 }
