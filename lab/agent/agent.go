@@ -58,7 +58,7 @@ type Options struct {
 	// Name is the node's name; if empty, the host's name.
 	Name string
 
-	// Progress, if set, is called with the current step when a step can take long.
+	// Progress, if set, is called to report the current step if the step can take long.
 	Progress func(format string, args ...any) `json:"-"`
 }
 
@@ -70,7 +70,7 @@ type Plugin struct {
 	// uses), ${host_volume_plugin_dir} (for the agent's host volume plugins) and ${http_port} (of the agent's API).
 	Config string
 
-	// HostVolume is the binary's id as a host volume plugin, if it also is one.
+	// HostVolume is the binary's id as a host volume plugin. It is empty for other plugins.
 	HostVolume string
 
 	// HostVolumeFile is written to <HostVolume>.hcl next to the host volume plugin; if empty, no file is written.
@@ -110,7 +110,7 @@ type Agent interface {
 	Client() *api.Client
 
 	// Start starts the agent's process again after Stop or Kill, with the same directories and ports. It returns when the
-	// process runs; call WaitHealthy to wait for the plugins. Running tasks are attached again.
+	// process runs; call WaitHealthy to wait for the plugins. The agent attaches to running tasks again.
 	Start(ctx context.Context) error
 
 	// Stop ends the agent's process and its plugins. Tasks keep running.
@@ -153,7 +153,7 @@ type Agent interface {
 	settle() error                        // records Info.Settled
 }
 
-// ErrContainer is Run's error if it cannot start a container, or the agent in it.
+// ErrContainer is wrapped by Run's error if the container, or the agent in the container, cannot be started.
 var ErrContainer = errors.New("no container can run the agent")
 
 // Run starts an agent and waits until it and its plugins are healthy. A failed Run removes everything that it created;

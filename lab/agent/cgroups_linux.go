@@ -20,13 +20,13 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
-// uuid is a glob pattern for node and allocation ids. It rejects incomplete ids, such as "----": as marks, they would
+// uuid is a glob pattern for node and allocation ids. It rejects incomplete ids, such as "----", because they would
 // match the cgroups of other agents, too.
 const uuid = "????????-*-*-*-*"
 
 // cgroupMarks returns the marks of an agent: strings in the cgroup names of its tasks, its supervisors, and the tasks
-// on its hosts. It finds them in files, because a process that has exited can leave its cgroup. For example, killing a
-// host's SSH server (a task of exec-lite) also kills the remote driver's supervisor on that host.
+// on its hosts. It derives them from file names, because a process may have exited and left its cgroup behind. For
+// example, killing a host's SSH server (a task of exec-lite) also kills the remote driver's supervisor on that host.
 func cgroupMarks(data, state string) []string {
 	marks := allocMarks(data)
 	// supervisors: each has a store <driver>/<node id> (internal/core/driver), in the state directory or in a host's
@@ -94,7 +94,7 @@ func removeCgroups(ctx context.Context, marks []string) error {
 }
 
 func killCgroup(dir string) {
-	// cgroup v1: SIGKILL ends a frozen process only after the thaw
+	// cgroup v1: SIGKILL does not end a frozen process until it is thawed
 	os.WriteFile(filepath.Join(dir, "freezer.state"), []byte("THAWED"), 0)
 	b, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 	for _, f := range strings.Fields(string(b)) {

@@ -67,7 +67,8 @@ func stateDir(dir string) string {
 	return filepath.Join("/tmp", fmt.Sprintf("outrider-%.6x", sha256.Sum256([]byte(dir))))
 }
 
-// makeStateDir creates the state directory. It refuses one of another user, since any user can create one in /tmp.
+// makeStateDir creates the state directory. It refuses another user's directory, since any user can create one in
+// /tmp.
 func makeStateDir(path string) error {
 	f, err := owndir.Make(path, 0o755)
 	if err != nil {

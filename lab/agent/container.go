@@ -50,8 +50,8 @@ type containerAgent struct {
 
 var _ Agent = (*containerAgent)(nil)
 
-// docker calls do with a client of the Docker daemon. It makes its own client, because testcontainers' client panics if
-// it finds no daemon.
+// docker calls the function do with a client of the Docker daemon. It makes its own client, because testcontainers'
+// client panics if it finds no daemon.
 func docker(ctx context.Context, do func(context.Context, *client.Client) error) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute) // long enough for a busy machine
 	defer cancel()
@@ -140,7 +140,7 @@ func (a *containerAgent) first(ctx context.Context, o Options) error {
 	if err := os.WriteFile(script, entrypoint, 0o755); err != nil {
 		return err
 	}
-	// the same port inside the container: clients such as `nomad alloc logs` connect to the address that Nomad reports
+	// use the same port in the container: clients such as `nomad alloc logs` connect to the address that Nomad reports
 	port := network.MustParsePort(fmt.Sprintf("%d/tcp", a.info.HTTP))
 	local := network.PortBinding{HostIP: netip.MustParseAddr("127.0.0.1"), HostPort: strconv.Itoa(a.info.HTTP)}
 	var refusals error
@@ -160,7 +160,7 @@ func (a *containerAgent) first(ctx context.Context, o Options) error {
 				hc.Mounts = []mount.Mount{
 					{Type: mount.TypeBind, Source: o.Dir, Target: o.Dir},
 					{Type: mount.TypeBind, Source: o.Binary, Target: program, ReadOnly: true},
-					// volumes, not the container's overlay, because tasks' directories are bind mounted
+					// use volumes, not the container's overlay, because tasks' directories are bind mounted
 					{Type: mount.TypeVolume, Target: a.DataDir()}, {Type: mount.TypeVolume, Target: a.StateDir()},
 				}
 				right.apply(hc)
@@ -193,7 +193,7 @@ func find(ctx context.Context, id string) (*testcontainers.DockerContainer, erro
 	return ctr, nil
 }
 
-// daemon returns a start-stop-daemon command for the agent's process: the pid in pidFile, if it runs nomad.
+// daemon returns a start-stop-daemon command for the agent: the process whose pid is in pidFile, if it runs nomad.
 func daemon(args ...string) []string {
 	return append([]string{"start-stop-daemon", "--pidfile", pidFile, "--exec", program}, args...)
 }

@@ -18,8 +18,8 @@ import (
 
 // WaitHealthy waits until the agent's node is ready, each of its drivers is healthy or reports itself as undetected,
 // and each host volume plugin is fingerprinted. Device plugins need no check: Nomad registers the node only after each
-// has sent its first list. If ctx or the agent ends first, the error names the missing part and the reason. progress is
-// called with that error whenever it changes.
+// has sent its first list. If ctx or the agent ends first, the error names the missing part and the reason. Each
+// progress function is called with that error whenever the error changes.
 func WaitHealthy(ctx context.Context, a Agent, progress ...func(string, ...any)) error {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
@@ -61,10 +61,10 @@ func WaitHealthy(ctx context.Context, a Agent, progress ...func(string, ...any))
 	return err
 }
 
-// mend restarts an agent that would otherwise become healthy late or never. First case: the client of a new agent asked
-// its server just before the server had its keyring, and would retry only after 15 to 30 s. Second case: a host volume
-// plugin missed Nomad's only fingerprint, which allows one second, on a busy or an emulated machine. A restart takes
-// two seconds.
+// mend restarts an agent that would otherwise become healthy late or never. There are two cases: the client of a new
+// agent asked its server just before the server had its keyring, and would retry only after 15 to 30 s; or, on a busy
+// or emulated machine, a host volume plugin did not answer Nomad's only fingerprint request within one second. A
+// restart takes two seconds.
 type mend struct {
 	since    time.Time // when the fault was first seen
 	patience time.Duration
@@ -109,9 +109,9 @@ func settled(ctx context.Context, a Agent) error {
 // snapshot makes the server write a Raft snapshot into its data_dir.
 //
 // This makes the agent's next start fast, because the server then loads its keyring before it becomes the leader.
-// Without a snapshot, it reads the keys from the log after that. Until it has them, it refuses the client's first
-// request, and the client waits 15 to 30 s before the next one (client/client.go: registerRetryIntv,
-// getAllocRetryIntv).
+// Without a snapshot, the server reads the keys from the log after it has become the leader. Until it has them, it
+// refuses the client's first request, and the client waits 15 to 30 s before the next one (client/client.go:
+// registerRetryIntv, getAllocRetryIntv).
 func snapshot(ctx context.Context, a Agent) error {
 	content, err := a.Client().Operator().Snapshot((&api.QueryOptions{}).WithContext(ctx))
 	if err == nil {
