@@ -17,7 +17,7 @@ func runOf(st *task.State) string { return st.AllocID + "/" + st.Task }
 // their processes could not be distinguished from its own.
 func (s *server) takeUpOrDestroy(p *process, st *task.State, earlier []*process) (taken *process) {
 	for _, other := range earlier {
-		<-other.begun // this wait is bounded, like each step of a launch; no launch waits for a later one
+		<-other.begun // this wait ends: each step of a launch has a time limit, and no launch waits for a later launch
 		if taken == nil && s.takeUp(p, st, other) {
 			taken = other
 			continue

@@ -16,8 +16,8 @@ import (
 )
 
 // upgrade replaces the program of this process (execve(2)). The pid stays the same, so the tasks remain its children.
-// The listener and the lock are kept; the new program reads everything else from disk, as after a crash. If the
-// parameter with is not nil, the program gets these surroundings. files contains the binary and then the namespaces.
+// The listener and the lock are kept; the new program reads the rest from disk, as after a crash. If the parameter
+// with is set, the program gets these surroundings. The first file is the binary; the others are the namespaces.
 func (s *server) upgrade(build string, with *surroundings, files []*os.File) error {
 	if len(files) == 0 || with == nil && len(files) != 1 {
 		return errors.New("upgrade needs the new binary's file descriptor")
