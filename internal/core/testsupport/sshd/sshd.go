@@ -82,8 +82,8 @@ func Write(dir string, port int, options ...string) (Server, error) {
 	return server, nil
 }
 
-// Endpoint returns the endpoint block of the remote driver's configuration for the server's host. Jobs use name, tasks
-// run below dir, and the driver logs in as user.
+// Endpoint returns the endpoint block of the remote driver's configuration for the server's host. Jobs refer to the
+// endpoint by name, tasks run below dir, and the driver logs in as the user.
 func (s Server) Endpoint(name, dir, user string) string {
 	return fmt.Sprintf(`endpoint %q {
   dir = %q

@@ -67,8 +67,8 @@ func (w *writer) link(name, to string) {
 	}
 }
 
-// attributes writes one-line files from pairs of name and content. It makes no file for an empty
-// content, like the kernel for a missing string of a device.
+// attributes writes one-line files from pairs of name and content. It makes no file if the content is empty, just as
+// the kernel makes none for a string that a device lacks.
 func (w *writer) attributes(dir string, pairs ...string) {
 	for i := 0; i < len(pairs); i += 2 {
 		if pairs[i+1] != "" {

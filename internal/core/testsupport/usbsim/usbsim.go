@@ -15,7 +15,7 @@
 // reads the current terminals of the sticks from the files of the ports.
 //
 // libusb finds the sticks too, with umockdev's preload library and UMOCKDEV_DIR set to the directory. Root hubs stay
-// after the last stick was unplugged.
+// after the last stick has been unplugged.
 package usbsim
 
 import (
