@@ -41,7 +41,7 @@ func (p *Peer) Queued() int { return len(p.out) }
 
 // Serve handles requests of type Q concurrently until the client hangs up. It then calls the function gone, and
 // returns when the last call of handle has returned. A client that does not read its replies is disconnected. A
-// request's files are closed after handle, and a reply's files after the reply was sent.
+// request's files are closed after handle, and a reply's files after the reply has been sent.
 func Serve[Q any](p *Peer, handle func(*Q, []*os.File) (reply any, files []*os.File), gone func()) {
 	go p.write()
 	var running sync.WaitGroup

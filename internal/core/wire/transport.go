@@ -24,7 +24,7 @@ import (
 // MaxFDs is the maximum number of descriptors in one message.
 const MaxFDs = 8
 
-// errTruncated means that this process has no free number for a received descriptor (RLIMIT_NOFILE).
+// errTruncated means that a received descriptor was lost: this process has too many open files (RLIMIT_NOFILE).
 var errTruncated = errors.New("failed to receive a file descriptor: too many files are open")
 
 // Message is a request, a reply with the request's Seq, or an event with Seq 0.
@@ -47,8 +47,8 @@ func receive[T any](t *Transport) (m Message[T], err error) {
 	return m, err
 }
 
-// Transport frames messages on a unix stream socket and carries file descriptors. Only one
-// goroutine may Receive and Take; any number may Send.
+// Transport frames messages on a unix stream socket and carries file descriptors. Only one goroutine may call Receive
+// and Take; any number may call Send.
 type Transport struct {
 	*net.UnixConn
 	dec *json.Decoder
