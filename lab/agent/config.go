@@ -19,7 +19,7 @@ import (
 type layout struct {
 	Data, Plugins, HostVolumes, State string
 
-	Bind, Interface string // bind_addr and network_interface; Interface may be empty: Nomad picks one
+	Bind, Interface string // bind_addr and network_interface; if Interface is empty, Nomad picks one
 }
 
 //go:embed agent.hcl
