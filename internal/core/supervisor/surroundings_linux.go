@@ -164,8 +164,9 @@ func (s *surroundings) differences(other *surroundings) string {
 }
 
 // take applies the surroundings to the calling thread, and the limits to the whole process. The thread may then
-// execute a program, which keeps the surroundings; do not use it for anything else, even after an error. The files are
-// open enterable namespaces. The error wraps errUnfit if no running process can take over these surroundings.
+// execute a program, which keeps the surroundings; do not use it for anything else, even after an error. The given
+// files are open namespaces of the kinds in enterable. The error wraps errUnfit if this process cannot take over the
+// surroundings.
 func (s *surroundings) take(namespaces []*os.File) error {
 	has, err := readSurroundings()
 	if err != nil {

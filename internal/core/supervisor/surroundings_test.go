@@ -19,8 +19,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
-// under returns an option that starts the plugin by a command. The command changes the plugin's surroundings, as the
-// settings of a systemd unit would.
+// under returns an option that starts the plugin through a command. The command changes the plugin's surroundings, as
+// the settings of a systemd unit would.
 func under(command string) func(*plugin) {
 	return func(p *plugin) {
 		exe, err := os.Executable()
