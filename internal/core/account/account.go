@@ -24,8 +24,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// DynamicPrefix begins the name of a user that Nomad allocates to one task: "nomad-" and a number, which is both the
-// user id and the group id (helper/users/dynamic).
+// DynamicPrefix is the start of the name of a user that Nomad allocates to a single task. The rest of the name is a
+// number, which is both the user id and the group id (Nomad's helper/users/dynamic).
 const DynamicPrefix = "nomad-"
 
 // Account is a task's user. Name and Home are the values of USER and HOME in the task's environment.
@@ -34,9 +34,9 @@ type Account struct {
 	Name, Home string
 }
 
-// Resolve looks up a job's user field: a user's name or id. ":group" may follow and replaces the user's primary group.
-// extra names further supplementary groups. An empty name means this process's user. If the field is empty and extra
-// too, Resolve returns nil.
+// Resolve looks up the user and the groups of a task. The user field of a job contains a user's name or id; if ":group"
+// follows, it replaces the user's primary group. The groups in extra become additional supplementary groups. If field
+// names no user, Resolve takes this process's user. If both parameters are empty, it returns nil.
 func Resolve(field string, extra []string) (*Account, error) {
 	if field == "" && len(extra) == 0 {
 		return nil, nil
@@ -110,7 +110,7 @@ func OwnGroups() (groups []uint32, err error) {
 }
 
 // lookupUser finds an account in /etc/passwd or, through getent(1), in the name service switch, which a static binary
-// cannot query. An id without an account, and a dynamic user of Nomad, also yield a user.
+// cannot query. It also returns a user for an id without an account, and for a dynamic user of Nomad.
 func lookupUser(name string) (*user.User, error) {
 	if err := checkNumber("user", name); err != nil {
 		return nil, err
