@@ -19,8 +19,8 @@ import (
 	"time"
 )
 
-// Limit is the usual limit for Soon, and limits the setup of a connection. Without a limit, a request could wait
-// forever: an agent whose servers hang accepts a request and never responds.
+// Limit is the usual time limit of a request (see Soon) and the time limit for setting up a connection. Without it, a
+// request could wait forever: when Nomad's servers hang, an agent still accepts requests but never responds.
 const Limit = 3 * time.Second
 
 // maxText is the number of bytes of an error response that are read. The rest is ignored.
@@ -37,7 +37,7 @@ type Client struct {
 func New(a Config) *Client {
 	return &Client{a, &http.Client{
 		Transport: &http.Transport{DialTLSContext: a.dial, MaxIdleConns: 2},
-		CheckRedirect: func(*http.Request, []*http.Request) error { // Nomad never redirects: the token is for Nomad only
+		CheckRedirect: func(*http.Request, []*http.Request) error { // Nomad never redirects: do not send the token elsewhere
 			return http.ErrUseLastResponse
 		},
 	}}
@@ -83,8 +83,8 @@ func (r *Refused) Error() string {
 	return fmt.Sprintf("the API returned status %d (%s)", r.Status, r.Text)
 }
 
-// Get requests a path and passes the body of the response to read. It returns the response's X-Nomad-Index, with which
-// a blocking query waits for the next change.
+// Get requests a path and calls the function read to decode the body of the response. It returns the response's
+// X-Nomad-Index, which a later blocking query needs to wait for the next change.
 func (c *Client) Get(ctx context.Context, path string, query url.Values, read func(*json.Decoder) error) (
 	string, error) {
 	header, err := c.request(ctx, path, query, read)
@@ -129,7 +129,7 @@ func (c *Client) request(ctx context.Context, path string, query url.Values, rea
 // ErrLate is wrapped by the error of a request that took longer than the limit of Soon.
 var ErrLate = errors.New("no response")
 
-// Soon returns a context for a request that Nomad should answer immediately, and not for a blocking query.
+// Soon returns a context for a request that Nomad should answer immediately. It is not meant for blocking queries.
 func Soon(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w within %s", ErrLate, limit))
 }

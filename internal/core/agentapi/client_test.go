@@ -27,8 +27,8 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// renew writes a new certificate with its key to the files of c. Client and server both present it and both trust it;
-// the server does so with the returned configuration.
+// renew writes a new certificate and its key to the files of c. The client presents this certificate and also trusts it
+// as its CA. With the returned configuration, the server does the same.
 func renew(t *testing.T, c Config) *tls.Config {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
