@@ -15,10 +15,10 @@ import (
 	"github.com/hashicorp/hcl"
 )
 
-// Block returns the content of a plugin's config block in an agent's configuration. path is a file or a directory, in
-// HCL1 or JSON, as for the agent's -config. The plugin block may be named plugin, the usual name of the plugin's file,
-// or like the file binary, which is this program. If several such blocks have a config, Block returns an error, since
-// Nomad would silently use the last one.
+// Block returns the content of a plugin's config block in an agent's configuration. path is a file or a directory in
+// HCL1 or JSON, like the value of the agent's -config flag. Block looks for a plugin block with one of two names: the
+// parameter plugin, which is the usual name of the plugin's file, or the base name of binary, the path of this program.
+// If several such blocks have a config, Block returns an error, since Nomad would silently use the last one.
 //
 // A file without any plugin block is itself taken as the config, with or without "config { … }" around it.
 func Block(path, plugin, binary string) (any, error) {
@@ -68,8 +68,8 @@ func Block(path, plugin, binary string) (any, error) {
 	return nil, fmt.Errorf("%s has no plugin block %q%s", path, plugin, hint)
 }
 
-// block has the type that Nomad decodes a plugin block into. A map would not do: HCL1 decodes nested objects of JSON
-// files, such as those that NixOS writes, differently into a map.
+// block has the same fields as the struct into which Nomad decodes a plugin block. A map cannot replace it: HCL1
+// decodes nested objects of JSON files, such as those that NixOS writes, differently into a map.
 type block struct {
 	Name   string         `hcl:",key"`
 	Config map[string]any `hcl:"config"`
