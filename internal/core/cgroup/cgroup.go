@@ -63,8 +63,8 @@ type Group struct {
 	// Controllers lists the controllers that the group has on v2. On v1 they are the keys of V1.
 	Controllers []string `json:"controllers,omitempty"`
 
-	// Owned lists the directories that Create makes and Remove removes. A task's Unified comes first, because its process
-	// starts there and then joins the v1 groups.
+	// Owned lists the directories that Create makes and Remove removes. The directory in Unified comes first, because the
+	// task's process starts there and then joins the v1 groups.
 	Owned []string `json:"owned,omitempty"`
 
 	// Leaf marks a group planned by [Leaf] for a supervisor. Create does not kill the processes in it, because one of them
@@ -100,7 +100,7 @@ func (g Group) dirs() []string {
 		return []string{g.Path}
 	case V1:
 		if g.Unified != "" {
-			out = append(out, g.Unified) // first, because Empty has to read only one file there
+			out = append(out, g.Unified) // first, because Empty finds any remaining process by reading one file there
 		}
 		for _, controller := range v1Controllers {
 			dir := g.V1[controller]

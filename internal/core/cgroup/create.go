@@ -56,7 +56,7 @@ func (g Group) Create(l Limits) (err error) {
 		if err == unix.EEXIST {
 			used = append(used, dir)
 			if dir == g.cgroup2() {
-				if err := renew(dir); err != nil { // if a process is in dir, renew only cleans it
+				if err := renew(dir); err != nil { // if dir is in use, renew only undoes some settings
 					return err
 				}
 			}
@@ -73,7 +73,7 @@ func (g Group) Create(l Limits) (err error) {
 	return g.limit(l)
 }
 
-// delegate enables the group's controllers in the two v2 groups above it, if the group is made by us and not by Nomad.
+// delegate enables the controllers of a v2 group in the two groups above it, unless Nomad has made the group.
 func (g Group) delegate() error {
 	if g.Mode != V2 || g.Leaf || !slices.Contains(g.Owned, g.Path) {
 		return nil
@@ -137,8 +137,8 @@ func usedBefore(dir string) bool {
 //
 // A replacement is necessary because Nomad keeps the scope when it restarts a task in place. After one write to
 // cgroup.kill, Linux since 6.14 and the stable kernels of 2025 immediately kill every process that is cloned into the
-// group (CLONE_INTO_CGROUP), for as long as the group exists: fork compares the kill count of the new process's group
-// with the kill count of its parent's group. A new directory has a kill count of 0, and statistics of this run only.
+// group (CLONE_INTO_CGROUP), for as long as the group exists: fork compares the kill count of this group with that of
+// the parent process's group. A new directory has a kill count of 0, and its statistics cover only this run.
 func renew(dir string) error {
 	if unix.Rmdir(dir) == nil {
 		if err := mkdir(dir); err != nil {
@@ -189,9 +189,9 @@ func (g Group) TasksFiles() []string {
 	return out
 }
 
-// Remove removes the directories that we made, all sub-cgroups that the task made in any group, and the parents that we
-// made if they are empty. Nomad's directories stay. A missing directory is not an error. If a process is still in a
-// group, Remove retries for a quarter of a second and then returns an error; call it again when the group is empty.
+// Remove removes the directories that we made, all sub-cgroups that the task made in any group, and any empty parents
+// that we made. Nomad's directories stay. A missing directory is not an error. If a process is still in a group, Remove
+// retries for a quarter of a second and then returns an error; call it again when the group is empty.
 func (g Group) Remove() error {
 	if g.none() {
 		return nil

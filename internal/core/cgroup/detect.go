@@ -92,8 +92,8 @@ func detectV2(root string, self []byte, euid int, none func(string, ...any) Supp
 	}
 
 	// A task can use the controllers that Nomad's slice delegates. Before Nomad has made the slice, assume that it will
-	// delegate all controllers of the root. A slice with the bit ours is not Nomad's: we made it for a supervisor, and it
-	// delegates none.
+	// delegate all controllers of the root. If the slice has the mode bit in the constant ours, we made it for a
+	// supervisor, and it delegates no controllers.
 	available, where := words(filepath.Join(root, "cgroup.controllers")), root
 	var st unix.Stat_t
 	if unix.Stat(slice, &st) == nil && st.Mode&ours == 0 {
@@ -149,7 +149,7 @@ func (s *Support) addControllers(has func(string) bool, where string) {
 	}
 }
 
-// hierarchies returns the directories of the v1 hierarchies that we use, and of "unified", by name. It omits a
+// hierarchies maps the names of the v1 hierarchies that we use, and "unified", to their directories. It omits a
 // directory without cgroup.procs, because no hierarchy is mounted there.
 func hierarchies(root string) map[string]string {
 	out := make(map[string]string)
@@ -162,8 +162,8 @@ func hierarchies(root string) map[string]string {
 	return out
 }
 
-// ownV2 returns the path of a process's cgroup2 group. It is in the line "0::<path>" of /proc/PID/cgroup, whose content
-// is self.
+// ownV2 returns the path of a process's cgroup2 group. The parameter self is the content of /proc/PID/cgroup, where the
+// path is in the line "0::<path>".
 func ownV2(self []byte) string {
 	for line := range bytes.Lines(self) {
 		if path, ok := bytes.CutPrefix(bytes.TrimSpace(line), []byte("0::")); ok {

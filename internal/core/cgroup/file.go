@@ -39,8 +39,8 @@ func readFile(path string) ([]byte, error) {
 	}
 }
 
-// pages pools read buffers: with many tasks, several hundred files are read each second, and most contain only a few
-// bytes.
+// pages is a pool of buffers: with many tasks, several hundred files are read each second, and most of them contain
+// only a few bytes.
 var pages = sync.Pool{New: func() any { return new([4096]byte) }}
 
 // writeFile writes one value to an interface file, in a single write(2) as the kernel requires. The error names the

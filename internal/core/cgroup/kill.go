@@ -21,9 +21,9 @@ const killTimeout = 10 * time.Second
 // with corrupt state must not kill itself or the machine.
 var ErrSelf = errors.New("cgroup contains the calling process")
 
-// Procs returns the pids of all processes in the group and in the groups below it, sorted and without duplicates. On v1
-// it lists a process that is in any of the hierarchies. A removed group has no processes. Processes outside the
-// caller's PID namespace are not listed.
+// Procs returns the pids of all processes in the group and in the groups below it, sorted and without duplicates. On
+// v1, a process is listed even if only one hierarchy has it in the group. A removed group has no processes. Processes
+// outside the caller's PID namespace are not listed.
 func (g Group) Procs() ([]int, error) { return procs(g.dirs()...) }
 
 func procs(dirs ...string) ([]int, error) {
@@ -102,7 +102,7 @@ func (g Group) signalSome(pids []int, sig unix.Signal) error {
 		defer unix.Close(fd)
 		fds[pid] = fd
 	}
-	now, err := g.Procs() // after PidfdOpen: the pidfd of a pid in now refers to a group member or to a dead process
+	now, err := g.Procs() // after PidfdOpen, so a process outside the group that has reused a pid gets no signal
 	for _, pid := range now {
 		if fd, open := fds[pid]; open {
 			failed(pid, unix.PidfdSendSignal(fd, sig, nil, 0))
@@ -167,8 +167,8 @@ func (g Group) KillOnce() error {
 	return errors.Join(g.signal(rest, unix.SIGKILL), thaw())
 }
 
-// freeze freezes the group if enabled is true. It always returns a function that thaws the group. Call it after a kill
-// even if enabled is false: someone else may have frozen the group, and on v1 a frozen process dies only after a thaw.
+// freeze freezes the group if enabled is true. It always returns a function that thaws the group; call that after every
+// kill, since someone else may have frozen the group, and on v1 a frozen process dies only after a thaw.
 func (g Group) freeze(enabled bool) (thaw func() error, err error) {
 	path, on, off := filepath.Join(g.V1["freezer"], "freezer.state"), "FROZEN", "THAWED"
 	if g.Mode == V2 {

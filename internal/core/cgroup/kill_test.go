@@ -16,7 +16,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// daemons is the script of a task whose processes try to escape: new sessions, double forks.
+// daemons is the script of a task whose processes try to escape by starting new sessions and by forking twice.
 const daemons = `
 	(setsid sh -c 'sleep 300 & exec sleep 301' &)
 	setsid sh -c '(sleep 302 &) ; (setsid sleep 303 &)'
@@ -59,8 +59,8 @@ func TestV1Kill_KillsAWholeProcessTree(t *testing.T) {
 	}
 }
 
-// exits reports whether a process is exiting or dead, from its /proc/PID/stat. An exiting process leaves its cgroup
-// before it becomes a zombie.
+// exits reports whether a process is exiting or dead. stat is the content of its /proc/PID/stat. An exiting process
+// leaves its cgroup before it becomes a zombie.
 func exits(stat string) bool {
 	f := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
 	flags, _ := strconv.ParseUint(f[9-3], 10, 64) // field 9 in proc_pid_stat(5)

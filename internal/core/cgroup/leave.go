@@ -29,9 +29,9 @@ func (g Group) Join(pid int) error {
 }
 
 // Leave moves the calling process out of the group, so the process can remove the group before it exits. In each
-// hierarchy Leave first tries the root. The root of a cgroup namespace accepts no process if it delegates controllers;
-// on cgroup2, Leave then tries the group of process 1. Last it tries Home: an agent without root, to which a group was
-// delegated, can write to no other group.
+// hierarchy, Leave first tries to move the process to the root. In a cgroup namespace, the root accepts no process if
+// it delegates controllers; on cgroup2, Leave then tries the group of process 1. Finally it tries Home, because an
+// agent without root that runs in a delegated group can write to no other group.
 func (g Group) Leave() error {
 	one, _ := os.ReadFile("/proc/1/cgroup")
 	var errs []error

@@ -26,7 +26,8 @@ const systemd = "systemd"
 // cpusetPath is LinuxResources.CpusetCgroupPath as Nomad sent it: the task's scope on v2, its cpuset group on v1. If it
 // is empty, the result has mode None. Nomad allows no slash in allocID or taskName.
 //
-// optional names controllers that only some tasks need, such as [IO]. The group has those that the kernel supports.
+// The list optional contains controllers that only some tasks need, such as [IO]. If the kernel does not support one of
+// them, the group does without it.
 //
 // The parent of the groups is derived from cpusetPath, which shows where Nomad really made groups. NOMAD_PARENT_CGROUP
 // cannot be used: Nomad 1.11 sets it to "nomad.slice" even on v1, where it uses /nomad, and regardless of the
@@ -76,7 +77,7 @@ func Plan(s Support, cpusetPath, allocID, taskName string, optional ...string) G
 	return Group{Mode: None}
 }
 
-// isOurs reports whether this package makes a parent and the groups below it, on a host without an agent.
+// isOurs reports whether a parent is for a host without an agent, where this package makes it and the groups below it.
 func isOurs(parent string) bool { return strings.HasPrefix(filepath.Base(parent), "outrider-tasks-") }
 
 // controllers returns the wanted and optional controllers that a v2 scope really has. Support covers only scopes
@@ -96,8 +97,8 @@ func (s Support) controllers(scope string, optional []string) []string {
 // On v2 the group is <parent>/<name>.scope, a sibling of share.slice. On v1 it is <parent>/<name> in the hierarchies in
 // which a service manager kills processes, name=systemd and cgroup2. If neither is mounted, the mode is None.
 //
-// The parent is derived from cpusetPath, the path of any task of the same agent; empty means Nomad's default. name has
-// no slash.
+// The parent is derived from cpusetPath, which is the cpusetPath of any task of the same agent. If cpusetPath is empty,
+// Leaf takes Nomad's default parent. name has no slash.
 func Leaf(s Support, cpusetPath, name string) Group {
 	g := Group{Mode: s.Mode, Leaf: true}
 	parent := s.parent(cpusetPath)

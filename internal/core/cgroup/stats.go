@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 )
 
-// Value is a number that may be unknown, because the kernel is too old or the controller missing.
+// Value is a number that may be unknown, because the kernel is too old or the controller is missing.
 type Value struct {
 	N     uint64
 	Known bool
@@ -29,7 +29,7 @@ type Stats struct {
 	Cache     Value // bytes of page cache
 	Swap      Value // bytes
 	Usage     Value // bytes of all memory, with page cache and kernel memory
-	UsagePeak Value // bytes; on v2 from Linux 5.19
+	UsagePeak Value // bytes; on v2 since Linux 5.19
 }
 
 // Stats reads the statistics. If the group was removed, the error is fs.ErrNotExist. A Group of mode None returns only

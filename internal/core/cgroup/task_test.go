@@ -123,7 +123,7 @@ func countProcs(t testing.TB, g Group) int {
 	return len(pids)
 }
 
-// countSleeps counts the processes that have executed sleep. It does not count the short-lived shells that start them.
+// countSleeps counts the processes of the program sleep. It does not count the short-lived shells that start them.
 func countSleeps(t testing.TB, g Group) (n int) {
 	pids, err := g.Procs()
 	must.NoError(t, err)
@@ -142,7 +142,7 @@ func withoutUnified(g Group) Group {
 	return g
 }
 
-// running waits until the process has executed the program of that name. The process joins all groups before that.
+// running waits until the process runs the program with the given name. By then, the process has joined all groups.
 func running(t testing.TB, cmd *exec.Cmd, name string) {
 	t.Helper()
 	testsupport.Eventually(t, name+" runs", func() bool {

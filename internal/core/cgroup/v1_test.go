@@ -201,7 +201,7 @@ func TestV1Stats_AreKnownAfterAnOOMKill(t *testing.T) {
 func TestV1Create_EndsAnEarlierRun(t *testing.T) {
 	g := v1Task(t)
 	must.NoError(t, g.Create(Limits{}))
-	// as a task with write access can do
+	// a task with write access can make a sub-cgroup
 	inner := filepath.Join(g.V1["memory"], "inner")
 	must.NoError(t, os.Mkdir(inner, 0o755))
 	old := start(t, g, "trap '' TERM; sleep 300 & wait")
