@@ -85,10 +85,10 @@ func NewClient(cfg Config) *Client {
 	return c
 }
 
-// Start begins to collect the output of a task that is being started. For CollectorDriver, files are the read ends of
-// the task's FIFOs; the caller closes them. For CollectorNomad, Start returns the task's ends of Nomad's FIFOs. from is
-// the place in the log files where the stderr of this run begins: all runs of a task in an allocation share the files.
-// After an error nothing is collected.
+// Start begins to collect the output of a task that is being started. For CollectorDriver, the caller passes the read
+// ends of the task's FIFOs, and closes them later. For CollectorNomad, Start returns the task's ends of Nomad's FIFOs.
+// All runs of a task in an allocation share the log files, so Start also returns the place where the stderr of this run
+// begins. After an error nothing is collected.
 func (c *Client) Start(
 	ctx context.Context, spec Spec, files ...*os.File,
 ) (ends []*os.File, from task.LogPlace, err error) {
@@ -99,7 +99,7 @@ func (c *Client) Start(
 	return r.Files, r.Body.From, err
 }
 
-// Keep makes every collector that is started later collect a task's output. It starts no collector itself.
+// Keep ensures that collectors that are started later collect a task's output too. It starts no collector itself.
 func (c *Client) Keep(spec Spec) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -194,9 +194,9 @@ func (c *Client) repeat(ctx context.Context, req *request, files ...*os.File) (r
 	return r, err
 }
 
-// ask makes one call. If the reply is late, ask checks whether the collector responds at all, and otherwise closes the
-// connection. The connection may stay open although the collector was killed: a process with a thread in a hanging file
-// system does not exit.
+// ask makes one call. If the reply is late, ask checks whether the collector still responds, and closes the connection
+// if not. The kernel keeps the connection of a killed collector open as long as a thread of the collector hangs in a
+// file system.
 func (c *Client) ask(
 	ctx context.Context, conn *connection, req *request, files ...*os.File,
 ) (r wire.Message[reply], err error) {
@@ -359,8 +359,8 @@ func (c *Client) replace(ctx context.Context, old *process) (*connection, error)
 	return conn, nil
 }
 
-// handOver passes the tasks to a new collector, kills the old one and activates the new one. It calls opened when the
-// new collector has opened its files.
+// handOver passes the tasks to a new collector, kills the old one and activates the new one. It calls the function
+// opened as soon as the new collector has opened its files.
 func (c *Client) handOver(
 	ctx context.Context, conn *connection, id task.Identity, old *process, specs []Spec, opened func(),
 ) error {
@@ -492,7 +492,7 @@ func (c *Client) start() (conn *connection, id task.Identity, err error) {
 	}()
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args = []string{c.cfg.Argv0, Role, c.cfg.Store.Dir}
-	// GOGC=10 keeps the heap small: a collector makes little garbage, and each plugin has a collector
+	// GOGC=10 saves memory, because every plugin has a collector; it costs little time, because there is little garbage
 	cmd.Env = []string{buildVar + "=" + c.cfg.Build, "GOGC=10"}
 	cmd.Dir = "/"
 	cmd.Stderr = os.Stderr

@@ -91,7 +91,7 @@ func (l *loop) remove(str *stream) {
 	delete(l.watched, int32(fd))
 }
 
-// run moves output as the runner of this number, until another runner has taken over.
+// run moves output as the runner with the given number, until another runner has taken over.
 func (l *loop) run(runner int) {
 	events := make([]unix.EpollEvent, 128)
 	for {
@@ -202,6 +202,6 @@ func (l *loop) pump(str *stream) {
 	case logs.Later:
 		l.rest(str, r.At)
 	case logs.Ended:
-		str.ended = true // no writer is left; close the stream only with the task
+		str.ended = true // no writer is left, but the stream stays open until the task is closed
 	}
 }

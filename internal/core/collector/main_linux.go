@@ -221,7 +221,7 @@ func (s *server) answer(req *request, files []*os.File) (any, []*os.File) {
 }
 
 // take begins to collect the output of a task. For a new task with CollectorNomad it returns the task's ends of the
-// FIFOs. If a file cannot be opened, a new task gets an error, and a running task an event.
+// FIFOs. If a file cannot be opened, take returns an error for a new task, and sends an event for a running one.
 func (s *server) take(req *request, files []*os.File, r *reply) (ends []*os.File, err error) {
 	if req.Spec == nil || req.Spec.ID == "" {
 		return nil, errors.New("the request to collect output has no task id")

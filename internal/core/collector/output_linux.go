@@ -49,7 +49,7 @@ type stream struct {
 	ended bool         // all output is in the files, and no writer is left
 }
 
-// locked calls do with the stream locked. It does nothing if the stream is closed.
+// locked calls the function do while holding the stream's lock. If the stream is closed, it does nothing.
 func (str *stream) locked(do func()) {
 	str.mu.Lock()
 	defer str.mu.Unlock()
@@ -58,8 +58,8 @@ func (str *stream) locked(do func()) {
 	}
 }
 
-// mayHang calls do. If do takes longer than stallTime, mayHang reports this to the supervisor; if it takes longer than
-// hangTime, also to the user of the task. label is the stream's label, or empty.
+// mayHang calls the function do. If the call takes longer than stallTime, mayHang reports this to the supervisor; after
+// hangTime, it also sends an event to the user of the task. label is the stream's label, or empty.
 func (o *output) mayHang(label string, do func()) {
 	var mu sync.Mutex
 	over, stalled, reported := false, false, false
@@ -67,7 +67,7 @@ func (o *output) mayHang(label string, do func()) {
 		return func() {
 			mu.Lock()
 			defer mu.Unlock()
-			if !over { // the timer may fire just as do ends
+			if !over { // the timer may fire just as the call ends
 				*as = true
 				tell()
 			}
@@ -133,8 +133,8 @@ func (o *output) rename(to string) {
 	o.spec.ID = to
 }
 
-// open opens the FIFOs and log files. After an error, the opened ones stay open: a stream without a log file later
-// tries again to make it.
+// open opens the FIFOs and log files. After an error, it leaves open what it has opened: a stream whose log file could
+// not be created tries again later.
 func (o *output) open(files []*os.File, isNew bool) (err error) {
 	defer func() {
 		o.err = err
@@ -156,9 +156,9 @@ func (o *output) open(files []*os.File, isNew bool) (err error) {
 	return err
 }
 
-// nomadFIFOs opens the FIFOs of Nomad's logmon, for CollectorNomad only. It is called twice: the task gets one set of
-// descriptors. The collector keeps the other until the task has ended, so output stays in the FIFOs while no logmon
-// runs.
+// nomadFIFOs opens the FIFOs of Nomad's logmon. For other collectors it does nothing. It is called twice, for two sets
+// of descriptors: the task gets one set, and the collector keeps the other until the task has ended, so output stays in
+// the FIFOs while no logmon runs.
 func (o *output) nomadFIFOs() (ends []*os.File, err error) {
 	if o.spec.Output.Collector != task.CollectorNomad {
 		return nil, nil
@@ -246,7 +246,7 @@ func (o *output) drain() bool {
 				})
 			})
 		}
-		for _, f := range o.held { // wait until logmon has read it all
+		for _, f := range o.held { // wait until logmon has read all output
 			for end := time.Now().Add(drainTime); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 				if n, err := logs.Queued(int(f.Fd())); err != nil || n == 0 {
 					break
@@ -257,8 +257,8 @@ func (o *output) drain() bool {
 	})
 }
 
-// close ends the collection and then calls done. It returns within drainTime; if it returns false, the work and the
-// call of done continue in the background.
+// close ends the collection and then calls the function done. If this takes longer than drainTime, close returns false
+// and leaves the rest to a goroutine.
 func (o *output) close(l *loop, done func()) bool {
 	return o.bounded(func() bool {
 		defer done()
@@ -285,15 +285,15 @@ func (str *stream) close(l *loop) {
 	str.logs = nil
 }
 
-// bounded calls do after the output was opened, and returns its result. If this takes longer than drainTime, bounded
-// returns false while do continues.
+// bounded waits until the output has been opened, then calls the function do and returns its result. If this takes
+// longer than drainTime, bounded returns false, and the call continues in the background.
 func (o *output) bounded(do func() bool) bool {
 	result := make(chan bool, 1)
 	go func() {
 		<-o.opened
 		result <- do()
 	}()
-	timeout := time.NewTimer(drainTime + 100*time.Millisecond) // do itself takes drainTime if the disk is full
+	timeout := time.NewTimer(drainTime + 100*time.Millisecond) // the call itself takes drainTime if the disk is full
 	defer timeout.Stop()
 	select {
 	case all := <-result:

@@ -27,7 +27,7 @@ type Spec struct {
 	// descriptors of this process.
 	Identity task.Identity `json:"identity,omitzero"`
 
-	// UID and GID are the ids of the task's user, for the FIFOs of CollectorNomad; -1 means this process's ids.
+	// UID and GID are the ids of the task's user, who gets the FIFOs of CollectorNomad; -1 means this process's ids.
 	UID int `json:"uid"`
 	GID int `json:"gid"`
 }

@@ -62,7 +62,8 @@ func recordCollector(t *testing.T, dir string) {
 	c.End(t.Context())
 }
 
-// A collector of an earlier release that is not found would move output at the same time as the new one.
+// If a supervisor did not find the collector of an earlier release, that collector and a new one would both move
+// output.
 func TestClient_FindsTheCollectorOfEachRelease(t *testing.T) {
 	testsupport.EachRelease(t, recordCollector, func(t *testing.T, dir string) {
 		testsupport.KeepsFields(t, dir, task.Identity{}, task.Output{}, Spec{}, request{}, reply{})
