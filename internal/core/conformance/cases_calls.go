@@ -183,8 +183,8 @@ type session struct {
 	code *int
 }
 
-// exec starts a session that runs a script. The session's standard input is input, followed by EOF; without input it
-// stays open.
+// exec starts a session that runs a script. The strings in input are sent to the session's standard input, followed by
+// EOF. If there are none, the standard input stays open.
 func (c *check) exec(r *run, script string, input ...string) *session {
 	driver, ok := c.DriverPlugin.(drivers.ExecTaskStreamingRawDriver)
 	if !ok {

@@ -19,8 +19,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
 )
 
-// cgroups creates the cgroups of tasks with Nomad's own code, below a parent that only this run uses. With cgroup v2,
-// it uses the agent's parent if an agent has run on this machine.
+// cgroups creates the cgroups of tasks with Nomad's own code. Only this run uses their parent, with one exception: with
+// cgroup v2, they are below the agent's parent if an agent has run on this machine.
 type cgroups struct {
 	support cgroup.Support
 	missing string // why no cgroups can be created; empty if they can
@@ -32,7 +32,7 @@ func newCgroups(logger hclog.Logger) *cgroups {
 	switch {
 	case g.support.Mode == cgroup.V1 && g.support.Mounts["cpuset"] != "":
 		g.parent = "nomad-conformance-" + uuid.Short()
-	case g.support.Mode == cgroup.V2 && delegates(g.support.Root): // so Nomad need not change the root
+	case g.support.Mode == cgroup.V2 && delegates(g.support.Root): // so cgroupslib has nothing to change in the root group
 		if delegates(filepath.Dir(cgroupslib.LinuxResourcesPath("", "", false))) {
 			return g
 		}
@@ -62,7 +62,7 @@ func delegates(dir string) bool {
 	})
 }
 
-// add creates the groups of a task. remove kills the processes in the groups and removes the groups.
+// add creates the groups of a task. The returned function kills the processes in the groups and removes the groups.
 func (g *cgroups) add(cfg *drivers.TaskConfig) (remove func()) {
 	if g.missing != "" {
 		return func() {}
@@ -77,7 +77,7 @@ func (g *cgroups) add(cfg *drivers.TaskConfig) (remove func()) {
 	}
 }
 
-// close removes the groups that newCgroups created, and lists in left those that can't be removed.
+// close removes the groups that newCgroups created. The result describes those that can't be removed.
 func (g *cgroups) close() (left string) {
 	if g.parent == "" {
 		return ""

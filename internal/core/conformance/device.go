@@ -48,8 +48,8 @@ type Device struct {
 	// Measures is set if each healthy device has statistics.
 	Measures bool
 
-	// Release is set if the plugin releases its devices. It is called for each case and makes the case's own devices,
-	// because these cases run concurrently.
+	// Release is set if the plugin releases its devices. The test calls it for each case to make separate devices, because
+	// these cases run concurrently.
 	Release func(*testing.T) *Release
 }
 
@@ -125,8 +125,8 @@ func held() map[string]int {
 	return map[string]int{"goroutines": runtime.NumGoroutine(), "files": len(files)}
 }
 
-// leftSince returns a function that waits until no count of held is above its value in before. If one still is after a
-// minute, the function describes the difference.
+// leftSince returns a function that waits until the process holds no more goroutines and files than before. If it still
+// does after a minute, the function describes the difference.
 func leftSince(before map[string]int) func() string {
 	return func() string {
 		var now map[string]int
@@ -140,8 +140,8 @@ func leftSince(before map[string]int) func() string {
 	}
 }
 
-// settled waits until everything that earlier calls have started is over, that is, until the counts of held do not
-// change for 0.2 s, and returns the counts.
+// settled waits until the counts of held have not changed for 0.2 s, and returns them. By then, everything that earlier
+// calls have started is over.
 func settled() map[string]int {
 	now := held()
 	end := time.Now().Add(patience)

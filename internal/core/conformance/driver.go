@@ -27,8 +27,8 @@ type Driver struct {
 	// Exe is the plugin's binary. If it is empty, the running test binary is also used as the plugin: see Main.
 	Exe string
 
-	// Config is HCL or JSON: the content of the plugin's config block. If the plugin has options state_dir and cache_dir,
-	// they default to directories of the run, and enabled defaults to true.
+	// Config is HCL or JSON: the content of the plugin's config block. The options state_dir and cache_dir default to
+	// directories of the run, and the option enabled defaults to true, if the plugin has these options.
 	Config string
 
 	// Task is HCL or JSON: the content of a task's config block. SCRIPT in it stands for a script of /bin/sh. If Task is
@@ -39,7 +39,7 @@ type Driver struct {
 	// this machine. Nil means that both are the same.
 	Files func(allocDir string) string
 
-	// Only selects the cases whose name it matches. Nil selects all.
+	// Only selects the cases whose names match the expression. Nil selects all.
 	Only *regexp.Regexp
 }
 
@@ -169,7 +169,7 @@ func (c *check) needRoot() {
 
 func (c *check) cleanup(f func()) { c.cleanups = append(c.cleanups, f) }
 
-// until waits for a condition. It ends the case if the condition does not hold within soon.
+// until waits for a condition. It ends the case if the condition does not hold within the time limit soon.
 func (c *check) until(what string, holds func() bool) {
 	if !eventually(soon, holds) {
 		c.fail("%s: not within %s", what, soon)
@@ -186,7 +186,7 @@ func eventually(limit time.Duration, holds func() bool) bool {
 	return true
 }
 
-// receive returns the next value of a stream. It ends the case if none arrives within soon.
+// receive returns the next value of a stream. It ends the case if no value arrives within the time limit soon.
 func receive[T any](c *check, ch <-chan T, what string) T {
 	select {
 	case v, open := <-ch:
@@ -200,7 +200,7 @@ func receive[T any](c *check, ch <-chan T, what string) T {
 	}
 }
 
-// Time limits, long enough for a busy machine. A correct driver needs a small part of them.
+// These time limits suffice even on a busy machine. A correct driver needs only a small part of them.
 const (
 	soon      = time.Minute
 	caseLimit = 5 * time.Minute

@@ -123,8 +123,8 @@ func writeWrapper(path, exe string, env map[string]string) error {
 	return os.WriteFile(path, []byte(script.String()), 0o755)
 }
 
-// loadPlugin loads the plugin at path, the only file of its directory, as a starting agent does: it starts one process
-// to identify the plugin, and one to validate its configuration.
+// loadPlugin loads the plugin as a starting agent does: it starts one process to identify the plugin, and another one
+// to validate the configuration. The file at path must be the only one in its directory.
 func loadPlugin(log hclog.Logger, path string, options map[string]any) (loader.PluginCatalog, error) {
 	return loader.NewPluginLoader(&loader.PluginLoaderConfig{
 		Logger: log, PluginDir: filepath.Dir(path), SupportedVersions: loader.AgentSupportedApiVersions,
@@ -142,7 +142,7 @@ func (h *host) look() (loader.PluginCatalog, error) {
 
 var topology = numalib.Scan(numalib.PlatformScanners(false))
 
-// start starts the plugin as an agent does to use it.
+// start starts the plugin's process that the cases use, as an agent does.
 func (h *host) start() error {
 	agent := &base.ClientDriverConfig{ClientMinPort: 20000, ClientMaxPort: 32000, Topology: topology}
 	instance, err := h.catalog.Dispense(h.info.Name, base.PluginTypeDriver, &base.AgentConfig{Driver: agent}, h.logger)
@@ -160,13 +160,13 @@ func (h *host) use(instance loader.PluginInstance) {
 
 // kill kills the plugin's process.
 func (h *host) kill() {
-	if pid := h.pid; pid != 0 { // 0 would be this process's own group
+	if pid := h.pid; pid != 0 { // kill(2) with 0 would signal this process's own group
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
 	h.shutdown()
 }
 
-// shutdown ends the plugin as an agent does that shuts down.
+// shutdown ends the plugin in the same way as an agent that shuts down.
 func (h *host) shutdown() {
 	pid := h.pid
 	h.pid = 0
@@ -286,7 +286,7 @@ func attributes(spec *hclspec.Spec) map[string]bool {
 	return names
 }
 
-// parseHCL parses HCL or JSON as an agent does with its configuration.
+// parseHCL parses HCL or JSON in the same way as an agent parses its configuration.
 func parseHCL(text string) (map[string]any, error) {
 	parsed := map[string]any{}
 	if err := hcl.Decode(&parsed, text); err != nil {

@@ -29,7 +29,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// patience is how long a test waits for an event that must happen, on a busy machine.
+// patience is how long a test waits for an event that must happen. It is long enough for a busy machine.
 const patience = time.Minute
 
 // Binary is a plugin as an executable file.
@@ -200,8 +200,8 @@ func nodeDevices(groups []*structs.NodeDeviceResource) string {
 	return strings.Join(lines, "\n")
 }
 
-// Want waits for the node to have these devices, in the format of Devices. The node may also have had them at any time
-// since the update that the last Want has found: a test may be slower than a grace period.
+// Want waits for the node to have these devices, in the format of Devices, or to have had them at any time since the
+// update that the previous Want found: a slow test may miss a state that lasts only for a grace period.
 func (m *Manager) Want(devices string, limit time.Duration) {
 	m.t.Helper()
 	found := func() bool {
@@ -241,8 +241,8 @@ func (m *Manager) KillPlugin() int {
 	return pid
 }
 
-// Killed counts a kill of the plugin and waits for the process's end. Call it after a kill by other means than
-// KillPlugin.
+// Killed records that the plugin was killed, and waits until its process has ended. A test that does not use KillPlugin
+// must call it after a kill.
 func (m *Manager) Killed(pid int) {
 	m.t.Helper()
 	m.killed++

@@ -19,11 +19,11 @@ import (
 // Release is the additional input of the cases for plugins that release their devices (device.Releaser). The plugin
 // must have a group of at least two healthy devices.
 type Release struct {
-	// Binary is the plugin as a file, because the test kills it. Its grace period should be about two seconds, and the
-	// time between its scans less than one second.
+	// Binary is the plugin's executable: the plugin must be a separate process, because the test kills it. Its grace
+	// period should be about two seconds, and the time between its scans less than one second.
 	Binary Binary
 
-	// Use uses a reservation as a task does, and leaves traces in it. kill ends the use immediately.
+	// Use uses a reservation as a task does, and leaves traces in it. The returned function ends the use immediately.
 	Use func(*testing.T, *device.ContainerReservation) (kill func())
 
 	// Traces returns the traces that earlier calls of Use have left in a reservation.
@@ -32,9 +32,9 @@ type Release struct {
 	// End gives the plugin evidence that the holder of a device has ended. Processes may still use the device.
 	End func(t *testing.T, id string)
 
-	// Blind hides the evidence from the plugin until restore is called. The plugin must get an empty result and no error:
-	// an API does this when the plugin's token has lost its permissions. Blind is nil if the plugin queries no such
-	// source.
+	// Blind hides the evidence from the plugin until the returned function is called. The plugin must get an empty result
+	// and no error: an API does this when the plugin's token has lost its permissions. Blind is nil if the plugin queries
+	// no such source.
 	Blind func(*testing.T) (restore func())
 
 	// Held returns the ids of the devices that have a holder according to the plugin's record.
@@ -180,7 +180,7 @@ func (r releaser) reserve(id string) *device.ContainerReservation {
 	return reservation
 }
 
-// reserveAfterKill reserves device a once the next plugin runs, and checks that the reservation has no traces.
+// reserveAfterKill reserves the device r.a once the next plugin runs, and checks that the reservation has no traces.
 func (r releaser) reserveAfterKill() {
 	r.Helper()
 	var reservation *device.ContainerReservation

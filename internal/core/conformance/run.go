@@ -87,7 +87,7 @@ func substitute(block map[string]any, script string) (out map[string]any, err er
 	if err != nil {
 		return nil, err
 	}
-	literal, err := json.Marshal(strings.NewReplacer("${", "$${", "%{", "%%{").Replace(script)) // not templates of HCL
+	literal, err := json.Marshal(strings.NewReplacer("${", "$${", "%{", "%%{").Replace(script)) // escaped for HCL
 	if err != nil {
 		return nil, err
 	}
@@ -152,7 +152,7 @@ func (c *check) startTask(script string, change ...func(*drivers.TaskConfig)) *r
 	return r
 }
 
-// sleeping and waiting are scripts for the method running. waiting exits with code 7 when the method end is called.
+// These scripts are for the method running. The script in waiting exits with code 7 when the method end is called.
 const (
 	sleeping = "echo > ready; exec sleep 1000"
 	waiting  = "echo > ready; while [ ! -e go ]; do sleep 0.05; done; echo over; exit 7"
@@ -244,7 +244,7 @@ func (r *run) signalAll(sig syscall.Signal) {
 // wantNone ends the case if processes of the task still exist after 2 s.
 func (r *run) wantNone(after string) {
 	none := func() bool {
-		first := len(r.pids()) // can miss a process that is being forked
+		first := len(r.pids()) // one look can miss a process that is being forked
 		return first == 0 && len(r.pids()) == 0
 	}
 	if !eventually(2*time.Second, none) {
@@ -261,7 +261,7 @@ func commandLines(pids []int) string {
 	return strings.Join(lines, ", ")
 }
 
-// stop stops the task as an agent does, which calls WaitTask before StopTask.
+// stop stops the task as an agent does: it calls WaitTask before StopTask.
 func (r *run) stop(timeout time.Duration, sig string) *drivers.ExitResult {
 	ch, err := r.c.WaitTask(r.c.ctx, r.cfg.ID)
 	r.c.ok(err, "WaitTask")
