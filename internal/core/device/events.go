@@ -11,7 +11,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/fingerprint"
 )
 
-// Delays before Events is called again after an error. They double from the first to the last.
+// The delay before Events is called again after an error begins with firstListen and doubles up to lastListen.
 const (
 	firstListen = time.Second
 	lastListen  = time.Minute

@@ -46,7 +46,8 @@ func (s scratch) Reserve(_ context.Context, ids []string) (*nomad.ContainerReser
 	return r, nil
 }
 
-// Leases updates the time of each directory in use. The lease of a directory with an old time has ended.
+// Leases lists all leases. It updates the time of each directory in use, because a lease ends when its directory has an
+// old time.
 func (s scratch) Leases(context.Context, ...string) (all []device.Lease, err error) {
 	dirs, err := filepath.Glob(filepath.Join(s.Root, "slot-*.*"))
 	for _, dir := range dirs {

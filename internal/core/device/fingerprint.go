@@ -12,10 +12,9 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/fingerprint"
 )
 
-// firstWait limits how long the first message waits for the first scan. Because of this wait, an
-// agent that starts updates its node only once, and the node's devices do not disappear for a moment
-// when a plugin restarts on a busy machine. Without a message, the agent waits for 50 s
-// (client/node_updater.go).
+// firstWait limits how long the first message waits for the first scan. Because of this wait, a starting agent updates
+// its node only once, and the node's devices do not disappear for a moment when a plugin restarts on a busy machine.
+// The wait is limited because the agent waits up to 50 s for the message (client/node_updater.go).
 const firstWait = 10 * time.Second
 
 // Fingerprint is part of device.DevicePlugin. The stream ends only with ctx and contains no errors:
@@ -36,7 +35,7 @@ func (p *Server) Fingerprint(ctx context.Context) (<-chan *device.FingerprintRes
 	return out, nil
 }
 
-// scan starts scanning, until ctx ends or scan is called again. The caller holds p.mu.
+// scan starts scans, which continue until ctx ends or scan is called again. The caller holds p.mu.
 func (p *Server) scan(ctx context.Context, inst *instance) <-chan []*device.DeviceGroup {
 	if p.supersede != nil {
 		p.supersede()
@@ -57,10 +56,10 @@ func (p *Server) scan(ctx context.Context, inst *instance) <-chan []*device.Devi
 	return groups
 }
 
-// scanAnyway starts scanning for a reservation if no stream is open. Nomad gives up a plugin that
-// dies while it is being configured, even during a restart of the plugin. Its devices stay on the
-// node, so jobs are still placed. For their reservations, Nomad starts the plugin again, but opens
-// no stream (client/devicemanager, instance.go).
+// scanAnyway starts scanning for a reservation if no stream is open. Nomad gives up on a plugin that dies while it is
+// being configured, even during a restart of the plugin. The plugin's devices stay on the node, so jobs that need them
+// are still placed. To reserve a device, Nomad starts the plugin again, but opens no stream (client/devicemanager,
+// instance.go).
 func (p *Server) scanAnyway(inst *instance) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -78,8 +77,8 @@ func (p *Server) scanAnyway(inst *instance) {
 	})
 }
 
-// isGivenUp reports whether devices were reserved although no stream has been opened. A stream may
-// still be opened after the first reservation.
+// isGivenUp reports whether devices were reserved although no stream is open. The result may change: Nomad may open a
+// stream after the first reservation.
 func (p *Server) isGivenUp() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -124,7 +123,7 @@ func (s *scanner) look(ctx context.Context) ([]*device.DeviceGroup, error) {
 	return now.groups, nil
 }
 
-// failed keeps the last list.
+// failed returns the last list, which stays valid after a failed scan.
 func (s *scanner) failed(err error) []*device.DeviceGroup {
 	s.failing.failed("failed to scan for devices; the last list stays valid", err)
 	last := s.current.Load()
@@ -153,7 +152,7 @@ func (p *Server) deliver(ctx context.Context, groups <-chan []*device.DeviceGrou
 		case <-first.C:
 			p.logger.Warn("the first scan for devices is slow: no device is published until it ends")
 		case now, open = <-groups:
-			if !open { // superseded
+			if !open { // a newer stream has taken over the scans
 				<-ctx.Done()
 				return
 			}

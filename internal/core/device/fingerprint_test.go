@@ -28,7 +28,7 @@ func TestFingerprint_SendsFirstListAndChanges(t *testing.T) {
 		ch := stream(t, p)
 		want(t, next(t, ch), "ea60[a:1 b:1]=a:1,b:1 ea61[c:1]=c:1")
 
-		w.plug(sticks("ea61", "c:1"), sticks("ea60", "a:1", "b:1")) // in another order, at other addresses
+		w.plug(sticks("ea61", "c:1"), sticks("ea60", "a:1", "b:1")) // equal groups, in another order and with new pointers
 		time.Sleep(10 * time.Minute)
 		silent(t, ch)
 		n := w.scanned()
@@ -179,7 +179,7 @@ func TestFingerprint_DropsADeviceAfterGrace(t *testing.T) {
 		}
 		time.Sleep(10*time.Second - time.Millisecond)
 		silent(t, ch)
-		time.Sleep(301 * time.Millisecond) // less than a period
+		time.Sleep(301 * time.Millisecond) // less than a period, so only the end of the grace period can cause a scan
 		want(t, next(t, ch), "ea61[b:1]=b:1")
 	})
 }

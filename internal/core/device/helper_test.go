@@ -27,7 +27,7 @@ type world struct {
 	mu     sync.Mutex
 	groups []Group
 	err    error
-	broken any           // value of a scan's panic
+	broken any           // if it is not nil, scans panic with this value
 	hang   chan struct{} // a scan waits for this channel, and ignores its context
 	scans  int
 	given  [][]string
@@ -90,7 +90,7 @@ func ill(g Group, problem string) Group {
 	return g
 }
 
-// log is the plugin's log, as lines.
+// log collects the text of the plugin's log.
 type log struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -136,7 +136,7 @@ func stream(t *testing.T, p *Server) <-chan *device.FingerprintResponse {
 	return ch
 }
 
-// next returns, in one line, the list that must arrive without any time passing.
+// next waits until all goroutines are blocked, and returns the list that must have arrived by then, in one line.
 func next(t *testing.T, ch <-chan *device.FingerprintResponse) string {
 	t.Helper()
 	return listing(nextGroups(t, ch))
@@ -159,7 +159,7 @@ func nextGroups(t *testing.T, ch <-chan *device.FingerprintResponse) []*device.D
 	}
 }
 
-// silent fails if anything is sent without time passing.
+// silent waits until all goroutines are blocked, and fails the test if anything has been sent.
 func silent(t *testing.T, ch <-chan *device.FingerprintResponse) {
 	t.Helper()
 	synctest.Wait()

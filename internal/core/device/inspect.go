@@ -16,8 +16,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 )
 
-// unhealthySuffix ends the name of a group of unhealthy devices. They have their own group because
-// of constraints on ${device.ids}: if a constraint names an unhealthy device in a group with healthy
+// unhealthySuffix is appended to the name of a group whose devices are unhealthy. Unhealthy devices have a separate
+// group because of constraints on ${device.ids}: if a constraint names an unhealthy device in a group with healthy
 // ones, the job is placed without any device (scheduler/feasible/device.go, createOffer).
 const unhealthySuffix = " (unhealthy)"
 
@@ -36,8 +36,8 @@ type scanned struct {
 
 type attributes map[string]*structs.Attribute
 
-// inspect accepts groups in any order, and merges groups of the same name. It also returns a
-// message about each item that it left out.
+// inspect returns the valid part of a list, and a message about each item that it left out. It accepts groups in any
+// order, and merges groups of the same name.
 func inspect(groups []Group) (scan, []string) {
 	s := scan{map[string]scanned{}, map[tuple]attributes{}}
 	var left []string

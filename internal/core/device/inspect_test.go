@@ -113,8 +113,7 @@ func TestInspect_ReplacesUnprintableText(t *testing.T) {
 	test.Eq(t, " ]0;root   txt.exe", *s.attributes[d.group]["product"].String)
 }
 
-// Nomad compares the list with the previous one: a different order would be an update of the node
-// each time.
+// Nomad compares the list with the previous one, so a different order would cause an update of the node each time.
 func TestInspect_SortsGroups(t *testing.T) {
 	all := []Group{named("a", "b", "a", "4:x"), named("b", "a", "a", "5:x"), named("a", "a", "c", "2:x"), named("a", "a",
 		"b", "1:x"), named("a", "a", "d", "3:x")}

@@ -21,8 +21,8 @@ type ledger map[string]entry
 
 type entry struct {
 	scanned
-	attributes attributes // of its group when it was last seen
-	gone       time.Time  // when it vanished, until it is complete again; zero if it is present
+	attributes attributes // the attributes of the device's group when the device was last seen
+	gone       time.Time  // when the device vanished; zero once it is present and complete again
 }
 
 // enter adds a scan to the ledger. It returns the snapshot to publish, and the end of the next grace
@@ -32,7 +32,7 @@ func (l ledger) enter(s scan, grace time.Duration, now time.Time) (*snapshot, ti
 		old := l[id]
 		e := entry{scanned: d, attributes: s.attributes[d.group]}
 		if d.Problem != "" && !old.gone.IsZero() && now.Before(old.gone.Add(grace)) {
-			// not completely plugged in yet: it stays in the group that Nomad knows
+			// the device is not completely plugged in yet, so keep it in the group that Nomad knows
 			e.group, e.attributes, e.gone = old.group, old.attributes, old.gone
 		}
 		l[id] = e

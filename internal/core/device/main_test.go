@@ -44,8 +44,8 @@ func TestMain(m *testing.M) {
 // ExampleMains are the main functions of the example plugins, by role. The examples are in package device_test.
 var ExampleMains map[string]func()
 
-// fileWorld is what the plugin finds on its simulated machine. The plugin is another process, so the test passes
-// fileWorld in a file (set).
+// fileWorld is what the plugin finds on its simulated machine. The plugin is another process, so the method set writes
+// the fileWorld to a file for it.
 type fileWorld struct {
 	Groups []Group
 	Err    string // returned by List

@@ -74,8 +74,8 @@ func TestNomad_KilledPluginRestarts(t *testing.T) {
 	r.Want("10c4/zigbee/ea60: a:1(unplugged) b:1", soon)
 }
 
-// If a plugin was killed, for example at its memory limit, and dies again during its restart, Nomad gives it up. Nomad
-// keeps the plugin's last list, and still places jobs that need its devices.
+// If a plugin was killed, for example at its memory limit, and dies again during its restart, Nomad gives up on it.
+// Nomad keeps the plugin's last list, and still places jobs that need its devices.
 func TestNomad_StillReservesAfterGivingUpOnThePlugin(t *testing.T) {
 	r := startRig(t, one())
 	r.Want(a1, soon)
@@ -242,7 +242,7 @@ func TestNomad_ScansLeakNothing(t *testing.T) {
 		cycle()
 	}
 	n := fds()
-	for end := time.Now().Add(soon); n > before && time.Now().Before(end); n = fds() { // scans open files
+	for end := time.Now().Add(soon); n > before && time.Now().Before(end); n = fds() { // a running scan has open files
 		time.Sleep(10 * time.Millisecond)
 	}
 	test.False(t, n > before, test.Sprintf("%d file descriptors, %d before", n, before))
@@ -280,7 +280,7 @@ func TestNomad_PluginEndsWithAgent(t *testing.T) {
 		t.Fatalf("no plugin was started: %v", cmd.Wait())
 	}
 	must.NoError(t, cmd.Process.Kill())
-	_ = cmd.Wait() // "signal: killed"
+	_ = cmd.Wait() // the error is always "signal: killed"
 	conformance.WantEnd(t, pid, soon)
 	sockets, _ := filepath.Glob(filepath.Join(temp, "*", "plugin*"))
 	test.SliceEmpty(t, sockets, test.Sprint("left"))
