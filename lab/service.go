@@ -25,7 +25,7 @@ func service(id string, resources *api.Resources, program string, args ...string
 	return api.NewServiceJob(id, id, "global", 50).Constrain(own).AddTaskGroup(group)
 }
 
-// serve submits a job from service, and waits until the job runs and works returns true.
+// serve submits a job that the function service has made. It waits until the job runs and works returns true.
 func serve(ctx context.Context, a agent.Agent, job *api.Job, works func(context.Context) bool) error {
 	_, _, err := a.Client().Jobs().Register(job, (&api.WriteOptions{}).WithContext(ctx))
 	if err != nil {

@@ -100,7 +100,7 @@ var (
 )
 
 // workflowFaults returns the violations of these rules in a workflow: Actions are pinned. A job has a timeout, and no
-// more permissions than it needs. Scripts call go only for existing mage targets, which also run outside of CI. No
+// more permissions than it needs. Scripts use go only to run mage targets that exist and also run outside of CI. No
 // script contains an expression.
 func workflowFaults(name, text string, targets map[string]target) []string {
 	var faults []string

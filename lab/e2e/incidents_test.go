@@ -15,8 +15,7 @@ chmod 755 /usr/local/bin/rpm
 systemctl start nomad
 `
 
-// eventually is a library of shell functions for the incidents. The function eventually retries a command for up to a
-// minute.
+// eventually has shell functions for the incidents. `eventually COMMAND` retries the command for up to a minute.
 const eventually = only + `
 eventually() {
   local i

@@ -115,7 +115,7 @@ func (d Device) testRelease(t *testing.T) {
 			time.Sleep(sweeps)
 			r.wantHeldOnce(r.a)
 			r.wantHeldOnce(r.b)
-			r.KillPlugin() // the next process does not know that the evidence was there
+			r.KillPlugin() // the next plugin process does not know that there ever was evidence
 			time.Sleep(sweeps)
 			r.wantHeldOnce(r.a)
 			r.wantHeldOnce(r.b)

@@ -134,7 +134,7 @@ func makeExecutable(dir, path string, u *task.User) *Error {
 	if st.Mode&want == want {
 		return nil
 	}
-	// by its descriptor, so that it changes the file that was checked
+	// chmod by the descriptor changes the file that was checked, even if its path leads to another file now
 	file := "/proc/self/fd/" + strconv.Itoa(fd)
 	mode := uintptr(st.Mode&0o777 | want) // without a set-user-ID bit
 	if _, e := call(unix.SYS_FCHMODAT, atFDCWD, uintptr(cstr(file)), mode); e != 0 {

@@ -302,7 +302,7 @@ func TestExit_DoesNotCountOOMKillsOfEarlierRuns(t *testing.T) {
 // A slow launch or adoption delays requests about its own task only.
 func TestRequests_WaitForTheLaunchOrAdoptionOfTheirTask(t *testing.T) {
 	for _, pending := range []phase{starting, found} {
-		// busySince is the zero time: only a process in a phase before ended keeps the supervisor from ending
+		// busySince is the zero time, so only a process that has not ended keeps the supervisor from ending
 		s := &server{clients: map[*wire.Peer]bool{}, processes: map[string]*process{}, idle: time.Hour}
 		slow := newTask(&task.State{ID: "slow"})
 		slow.phase = pending

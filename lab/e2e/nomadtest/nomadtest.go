@@ -93,7 +93,7 @@ func Stopped(c *api.Client, job string) error {
 	if err != nil {
 		return err
 	}
-	j, _, err := c.Jobs().Info(job, nil) // read after the allocations: once they have ended, Nomad keeps the stop
+	j, _, err := c.Jobs().Info(job, nil) // after the allocations: once they have ended, no rollback undoes the stop
 	if err != nil {
 		return err
 	}

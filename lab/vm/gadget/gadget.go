@@ -62,7 +62,7 @@ type Function struct {
 	far   string            // path of the device node at the other end; %s is its number
 }
 
-// ACM returns a serial port, /dev/ttyACM0 or a later number. Its other end is /dev/ttyGS0 or a later number.
+// ACM returns a serial port, /dev/ttyACM0 or higher. Its other end is /dev/ttyGS0 or higher.
 func ACM() Function { return Function{kind: "acm", far: "/dev/ttyGS%s"} }
 
 // Keyboard returns a HID device, with an input and a hidraw node.

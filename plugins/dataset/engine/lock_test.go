@@ -21,8 +21,8 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
-// If lockVar names a directory, the test binary locks "key" there and holds the lock until it is killed. If programVar
-// names a program, the test binary also runs the program, which then holds the lock too.
+// The test binary, if the environment variable lockVar is set to a directory, locks "key" there until it is killed. If
+// programVar is set to a program, the test binary also runs this program, which then holds the lock, too.
 const (
 	lockVar    = "DATASET_LOCK"
 	programVar = "DATASET_PROGRAM"

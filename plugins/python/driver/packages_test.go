@@ -57,7 +57,8 @@ func (a *agent) withMoon(script, requirement string, change ...func(*drivers.Tas
 	return cfg
 }
 
-// uvLock returns the uv.lock of a project. If the project is a workspace, its member requires an older sun-spots.
+// uvLock returns the uv.lock of a project. The member that it also writes, for workspaces, requires an older
+// sun-spots.
 func uvLock(t *testing.T, index, pyproject string) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -186,7 +186,7 @@ func (f *following) follow(link *host.Link) *task.Exit {
 	output := make(chan struct{})
 	go func() {
 		defer close(output)
-		f.logging.Lock() // the next copy must begin where this one has ended
+		f.logging.Lock() // only one copy at a time: each begins where the last one has ended
 		defer f.logging.Unlock()
 		if err := f.copyOutput(ctx, link); err != nil {
 			f.event("Stopped copying the output: %v", err)
