@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// holdSignals keeps the process alive when a signal is sent to its whole process group or service. The agent, which is
-// in the same group and service, ends the plugin when it no longer needs it. The plugin also ends when the agent ends.
+// holdSignals keeps the process alive when a signal is sent to its whole process group or service. The agent gets the
+// signal too, and may still need the plugin. The plugin ends on the agent's request, or with the agent.
 //
 //   - SIGPIPE is sent when a line is logged after the agent was killed.
 //   - SIGHUP is sent when the terminal of a development agent closes.

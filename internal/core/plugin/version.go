@@ -48,7 +48,7 @@ func normal(v string) string {
 // (https://go.dev/ref/mod#pseudo-versions), and for uncommitted changes.
 var untagged = regexp.MustCompile(`[-.][0-9]{14}-[0-9a-f]{12}(\+|$)|\+dirty$`)
 
-// versionText returns the output of the command version: the version, marked if the build has no tag, and the commit.
+// versionText returns the output of the version command: the version, marked if the build has no tag, and the commit.
 func versionText(binary, version string, info *debug.BuildInfo) string {
 	settings := map[string]string{}
 	if info != nil {
