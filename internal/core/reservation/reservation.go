@@ -42,8 +42,8 @@ type rememberedMount struct {
 	ReadOnly bool   `json:"read_only,omitempty"`
 }
 
-// Remember adds a variable to r.Envs from which Recall restores the devices and mounts of r. If r has no devices and
-// mounts, it adds nothing. If Recall would refuse a value, Remember returns an error and adds nothing.
+// Remember adds a variable to r.Envs from which Recall restores the devices and mounts of r. If r has neither, Remember
+// adds nothing. If Recall would refuse a value, Remember returns an error and adds nothing.
 func Remember(r *device.ContainerReservation) error {
 	var m remembered
 	for _, d := range r.Devices {
@@ -78,8 +78,8 @@ func Remember(r *device.ContainerReservation) error {
 //
 // Pass DeviceEnv of drivers.TaskConfig, never Env: a job's author can set variables in Env, and could make the driver
 // mount any directory of the host. DeviceEnv contains only variables from device plugins, even after a restart of the
-// agent, so its paths are trusted like those that Nomad passes on itself. Recall returns an error for values that
-// Remember refuses: a path that is not absolute or has "..", or permissions that no device cgroup has.
+// agent. Its paths are as trustworthy as those in the Devices and Mounts of a TaskConfig. Recall returns an error for
+// values that Remember refuses: a path that is not absolute or has "..", or permissions that no device cgroup has.
 func Recall(deviceEnv map[string]string) ([]*drivers.DeviceConfig, []*drivers.MountConfig, error) {
 	var devices []*drivers.DeviceConfig
 	var mounts []*drivers.MountConfig

@@ -34,7 +34,7 @@ func TestRecall_RestoresRememberedReservations(t *testing.T) {
 	}
 	env := map[string]string{"PATH": "/bin"}
 	maps.Copy(env, a.Envs)
-	maps.Copy(env, b.Envs) // as in Nomad, the last value of a variable wins
+	maps.Copy(env, b.Envs) // Nomad also lets the last value of a variable win
 	must.MapLen(t, 5, env)
 	devices, mounts, err := Recall(env)
 	must.NoError(t, err)
