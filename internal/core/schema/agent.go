@@ -22,8 +22,8 @@ func (s *Schema[T]) DecodeAgent(config any) (T, error) {
 	return s.Decode(data)
 }
 
-// Encode checks a block against its specification and encodes it as the agent does before it sends it to the plugin
-// (nomad/helper/pluginutils/loader/init.go, validatePluginConfig).
+// Encode checks a block against its specification and encodes it. The agent does the same before it sends the block to
+// the plugin (nomad/helper/pluginutils/loader/init.go, validatePluginConfig).
 func Encode(spec *hclspec.Spec, body any) ([]byte, []error) {
 	value, errs := Value(spec, body)
 	if len(errs) > 0 {

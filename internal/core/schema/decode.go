@@ -15,14 +15,14 @@ import (
 	"github.com/hashicorp/nomad/plugins/base"
 )
 
-// Strings is a list that may be written as one string: id = "10c4:ea60" and
-// id = ["10c4:ea60", "1a86:*"].
+// Strings is a list of strings. A list with a single item may be written as a string: id = "10c4:ea60" is valid, and so
+// is id = ["10c4:ea60", "1a86:*"].
 type Strings []string
 
 // assign sets the fields of the struct v from body, a block as generic maps and lists, and returns the mistakes. Nomad
 // has already checked the body against the specification. It has not checked values of type "any", nor whether a number
 // fits in an integer. Nomad's decoder is not used, because its errors name neither the option nor its value, and
-// because it would base each labelled block on the previous one (codec.DecodeOptions, MapValueReset).
+// because a labelled block would start with the values of the block before it (codec.DecodeOptions, MapValueReset).
 func assign(path string, v reflect.Value, options []*option, body map[string]any) (p Problems) {
 	for _, o := range options {
 		value := body[o.name]
@@ -88,7 +88,7 @@ func (o *option) assign(path string, v reflect.Value, value any) (p Problems) {
 }
 
 // whole returns the value of an integer option, or an error if it is not a whole number that fits in an int64. HCL
-// accepts any number. A larger one arrives as floating point, or as text if floating point would not be exact.
+// accepts any number: too large a number arrives as a float64, or as text if a float64 would not be exact.
 func whole(path string, value any) (int64, error) {
 	switch n := value.(type) {
 	case int64:
@@ -176,7 +176,7 @@ func (o *option) assignLabelled(path string, v reflect.Value, written map[string
 	return assign(path, v, o.nested, body)
 }
 
-// mapsOf returns value as a list of maps, empty if it is neither a map nor a list of maps.
+// mapsOf returns value as a list of maps. It returns nil if value is neither a map nor a list of maps.
 func mapsOf(value any) []map[string]any {
 	switch value := value.(type) {
 	case map[string]any:

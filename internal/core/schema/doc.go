@@ -54,7 +54,7 @@ func (o *option) typeName() string {
 func Table(rows []Row) string {
 	var b strings.Builder
 	b.WriteString("| Option | Type | Default | Description |\n|---|---|---|---|\n")
-	shown := map[Row]string{} // the path of an option; key: its row, with only the last part of the path
+	shown := map[Row]string{} // maps a row without its block's path to the full path of the first such option
 	for _, r := range rows {
 		same := r
 		same.Option = r.Option[strings.LastIndexByte(r.Option, '.')+1:]
@@ -80,7 +80,7 @@ func Table(rows []Row) string {
 
 func cell(s string) string { return strings.NewReplacer("|", `\|`, "__", `\_\_`).Replace(s) }
 
-// Example returns HCL to copy: every option with its default, commented out unless it is required.
+// Example returns HCL for users to copy. It has every option with its default. Optional ones are commented out.
 func (s *Schema[T]) Example(indent string) string {
 	var b strings.Builder
 	example(&b, indent, s.options)

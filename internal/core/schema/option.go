@@ -73,7 +73,7 @@ var tagKey = regexp.MustCompile(`(\w+):"`)
 
 var knownTags = []string{"codec", "doc", "default", "required", "enum", "min", "max", "label"}
 
-// optionsOf returns the options of a struct in the order of its fields, with those of an embedded struct in its place.
+// optionsOf returns the options of a struct in the order of its fields. An embedded struct's options take its place.
 func optionsOf(t reflect.Type) []*option {
 	var all []*option
 	seen := map[string]bool{}
@@ -207,7 +207,7 @@ func (o *option) bound(tags map[string]string, key string, bad func(string, ...a
 	return &bound{text, v}
 }
 
-// number returns a value as a number, to compare it with bounds: a size in bytes, a duration in nanoseconds.
+// number converts a value to a number that can be compared with bounds: a size to bytes, a duration to nanoseconds.
 func (k kind) number(text string) (int64, error) {
 	switch k {
 	case kindInt:

@@ -44,7 +44,7 @@ type Described interface {
 	// Doc returns a row for every option, in the order of the struct. A block's row precedes those of
 	// its options.
 	Doc() []Row
-	// Example returns HCL to copy: every option with its default, commented out unless it is required.
+	// Example returns HCL for users to copy. It has every option with its default. Optional ones are commented out.
 	Example(indent string) string
 }
 
@@ -76,8 +76,8 @@ func (s *Schema[T]) Default() T {
 	return t
 }
 
-// Decode decodes and validates the configuration that SetConfig gets (base.Config.PluginConfig). If
-// msgpack is empty, as from a test harness, every option has its default.
+// Decode decodes and validates the configuration that SetConfig gets (base.Config.PluginConfig). If msgpack is empty,
+// as in a test harness, every option has its default.
 func (s *Schema[T]) Decode(msgpack []byte) (T, error) {
 	if len(msgpack) == 0 {
 		t := s.Default()

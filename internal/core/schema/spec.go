@@ -33,8 +33,8 @@ func (o *option) spec() *hclspec.Spec {
 	case kindBlocks:
 		return hclspec.NewBlockList(o.name, specOf(o.nested))
 	case kindMap:
-		// In the JSON that Nomad reads, block attributes may come from env { … } and from env = { … }. An attribute of
-		// type map(string) does not accept both.
+		// A user may write env { … } or env = { … }. These differ in the JSON that Nomad reads. Block attributes accept both,
+		// but an attribute of type map(string) does not.
 		return hclspec.NewBlockAttrs(o.name, "string", false)
 	}
 	attr := hclspec.NewAttr(o.name, kinds[o.kind].hcl, o.required)
@@ -69,5 +69,5 @@ func (o *option) quoted(text string) string {
 	return text
 }
 
-// quote writes an HCL string literal.
+// quote returns s as an HCL string literal.
 func quote(s string) string { return string(hclwrite.TokensForValue(cty.StringVal(s)).Bytes()) }

@@ -5,8 +5,8 @@ package schema
 
 import "fmt"
 
-// Trim removes from the decoded body of a configuration the options that are not set or have their default. The result
-// does not change when a later version of the program has more options.
+// Trim removes options that are not set, or that have their default, from the decoded body of a configuration. The
+// result therefore stays the same when a later version of the program adds options.
 func (s *Schema[T]) Trim(body map[string]any) { trim(body, s.options) }
 
 func trim(body map[string]any, options []*option) {
@@ -23,7 +23,7 @@ func trim(body map[string]any, options []*option) {
 		case []any:
 			unset = len(value) == 0
 		case map[string]any:
-			unset = len(value) == 0 && !o.pointer // for a pointer, an empty block differs from none
+			unset = len(value) == 0 && !o.pointer // for a pointer, an empty block is not the same as no block
 		default:
 			unset = o.def != nil && fmt.Sprint(value) == *o.def
 		}

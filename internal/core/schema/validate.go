@@ -70,7 +70,7 @@ func check(p *Problems, path string, v reflect.Value, options []*option) {
 			own += len(*p) - before
 		}
 	}
-	// no Validate after a mistake in one option: a rule for several options would only repeat the mistake
+	// Validate is not called after a mistake in an option, because its rules would often report the same mistake again
 	if own == 0 {
 		callValidator(p, path, v)
 	}

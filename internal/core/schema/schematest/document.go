@@ -20,8 +20,8 @@ import (
 
 var update = flag.Bool("update", false, "write the option tables into the documentation")
 
-// Document fails the test if a page does not contain these tables of options. The key of a table is its name, which is
-// in a comment before the table, and the rows are from Doc of a schema:
+// Document fails the test if a page does not contain these tables of options. Their keys are the names of the tables,
+// and their rows are what Schema.Doc returns. On the page, a table is between two comments, the first with its name:
 //
 //	<!-- plugin options -->
 //	<!-- end -->
@@ -32,17 +32,17 @@ func Document(t testing.TB, page string, tables map[string][]schema.Row) {
 	replace(t, page, func(have []byte) ([]byte, error) { return fill(have, tables) })
 }
 
-// Own returns the options in all that are not in shared: another page documents the shared options.
+// Own returns the rows of the first list that are not in the second. Another page documents the shared options.
 func Own(all, shared []schema.Row) []schema.Row {
 	return slices.DeleteFunc(all, func(r schema.Row) bool { return slices.Contains(shared, r) })
 }
 
-// Source fails the test if a page does not show a source file, without its licence header. The page shows the file in a
-// code block after a comment with name, the file's path in the repository:
+// Source fails the test if a page does not show a source file, without its licence header. The code block with the file
+// is below a comment that contains name. By convention, name is the path of the file in the repository:
 //
 //	<!-- source: internal/core/driver/example_test.go -->
 //
-// With go test -update, Source writes the block. file is the path from which the test can read the file.
+// With go test -update, Source writes the code block. The test opens the file at the path in the parameter file.
 func Source(t testing.TB, page, name, file string) {
 	t.Helper()
 	source, err := os.ReadFile(file)
