@@ -32,8 +32,8 @@ var errLost = errors.New("command was killed because the supervisor was restarte
 
 // Run runs a command in a task, and returns how it ended once all its output is written. When ctx ends, Run kills the
 // command and returns, even if the command's start hangs. The error is supervisor.ErrEnded if the task has ended.
-// Streams of o may be nil. Stdout and Stderr may be the same stream, to which only one goroutine then writes. Run
-// closes each stream when it ends.
+// Streams of o may be nil. If Stdout and Stderr are the same stream, only one goroutine writes to it. Run closes each
+// stream when nothing is left to copy.
 func Run(ctx context.Context, client *supervisor.Client, id string, o *drivers.ExecOptions) (*task.Exit, error) {
 	s, err := openStreams(o)
 	if err != nil {
@@ -65,8 +65,8 @@ func Run(ctx context.Context, client *supervisor.Client, id string, o *drivers.E
 	return e, err
 }
 
-// start starts the command, and closes stdio. If ctx ends first, start returns its error, although the call to the
-// supervisor continues until the call's own deadline. If that call starts the command after all, the command is killed.
+// start starts the command, and closes stdio. If ctx ends first, start returns ctx.Err(), but the call to the
+// supervisor continues until that call's own deadline. If the command starts after all, it is killed.
 func start(
 	ctx context.Context, client *supervisor.Client, id string, spec *supervisor.ExecSpec, stdio [3]*os.File,
 ) (<-chan *task.Exit, error) {
@@ -96,10 +96,10 @@ func start(
 }
 
 // waitForOutput waits until all output of an ended command has been read. A background process of the command may keep
-// the pipes open indefinitely, so waitForOutput also returns when the pipes are empty. They may not be empty yet if the
+// the pipes open indefinitely, so waitForOutput also returns when the pipes are empty. That takes a while if the
 // client's connection or the machine is slow.
 func waitForOutput(ctx context.Context, read <-chan struct{}, pipes ...*os.File) {
-	for range 600 { // at most a minute, since a background process may write continuously
+	for range 600 { // give up after a minute, because a background process may write continuously
 		select {
 		case <-read:
 			return
@@ -162,8 +162,8 @@ func openStreams(o *drivers.ExecOptions) (*streams, error) {
 	return s, nil
 }
 
-// connect starts goroutines that copy between our sides of the streams and the client's streams. read is closed when
-// all output has been read.
+// connect starts goroutines that copy between our sides of the streams and the client's streams. The returned channel
+// is closed when all output has been read.
 func (s *streams) connect(ctx context.Context, o *drivers.ExecOptions) (read <-chan struct{}) {
 	if o.Stdin != nil {
 		go s.input(o.Stdin)
