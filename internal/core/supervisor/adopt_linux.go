@@ -45,7 +45,7 @@ func (s *server) register() ([]*process, error) {
 	return found, nil
 }
 
-// adoptAll takes over the tasks that register has found, while clients are already served. They were started by a
+// adoptAll takes over the tasks that register has found, while clients are already served. The tasks were started by a
 // supervisor that was killed, or by this process before it replaced its own binary.
 func (s *server) adoptAll(found []*process) {
 	defer s.launches.RUnlock()
@@ -149,7 +149,7 @@ func (s *server) takeOver(p *process) bool {
 		close(p.output.opened)
 		finish := begun
 		begun = func() {}
-		go func() { // a launcher may be slow to die, which must delay no other task
+		go func() { // a launcher may be slow to die, and must not delay other tasks
 			s.abandon(p)
 			finish()
 		}()
@@ -166,9 +166,9 @@ func (s *server) takeOver(p *process) bool {
 	}
 	p.child = isChild(p.identity)
 	p.pidfd = fd
-	if st.Mounts != nil && *st.Mounts != s.mounts { // before the task can leave it; if this fails, mountsOf tries again
+	if st.Mounts != nil && *st.Mounts != s.mounts {
 		s.mu.Lock()
-		p.mounts, _ = openMounts(p.identity, st.Mounts)
+		p.mounts, _ = openMounts(p.identity, st.Mounts) // the task may leave this namespace later; mountsOf can try again
 		s.mu.Unlock()
 	}
 	s.loop.addProcess(p)
@@ -185,8 +185,8 @@ func isChild(id task.Identity) bool {
 	return err == nil && st.Start == id.Start && id.BootID == task.BootID() && st.Parent == os.Getpid()
 }
 
-// neverRan reports whether a process never executed the task's program: the supervisor was killed during the launch. It
-// kills a process that is still a launcher. If the launcher's record of its progress is missing, it returns false.
+// neverRan reports whether a process never executed the task's program because the supervisor was killed during the
+// launch. If the process is still a launcher, neverRan kills it. If the launcher left no record, the result is false.
 func neverRan(record string, pidfd int) bool {
 	progress := task.ReadProgress(record)
 	if progress == task.ProgressLaunching && pidfd >= 0 {

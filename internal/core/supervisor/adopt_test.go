@@ -34,8 +34,8 @@ const (
 	noArguments   = "no arguments"
 )
 
-// disguisedMain is the main function of a task that looks like a launcher; as selects how. The task exits with code 7
-// once the file that its first argument names exists.
+// disguisedMain is the main function of a task that looks like a launcher, in the way that the parameter as names. The
+// task exits with code 7 once the file named by its first argument exists.
 func disguisedMain(as string) {
 	file := strings.Clone(os.Args[1])
 	switch as {
@@ -93,10 +93,10 @@ func (h *host) disguised(as, file string) *task.State {
 		self, err := os.Executable()
 		must.NoError(h.t, err)
 		st.Command.Path, st.Command.Args = self, []string{file}
-		// so many variables that no page has both the arguments and the part of the stack that is in use
+		// with this many variables, no page contains both the arguments and the part of the stack that is in use
 		st.Command.Env = slices.Repeat([]string{"A="}, 1500)
 		st.Command.Env[0] = disguiseVar + "=" + as
-		st.Command.Env[1] = "GORACE=atexit_sleep_ms=0" // or BeginRoles re-executes the binary, without the repeated variables
+		st.Command.Env[1] = "GORACE=atexit_sleep_ms=0" // or else BeginRoles re-executes it and drops repeated variables
 	})
 }
 
@@ -163,7 +163,7 @@ func TestAdoption_IsFastEvenIfTasksHideTheirArguments(t *testing.T) {
 	reapOrphans()
 }
 
-// A process without a record, as an earlier version started it, is taken for the task and not for a launcher.
+// Earlier versions wrote no record. A process that has none must be taken for the task, not for a launcher.
 func TestAdoption_TreatsAProcessWithoutRecordAsTheTask(t *testing.T) {
 	for name, damage := range map[string]func(path string) error{
 		"missing":   os.Remove,
@@ -184,9 +184,10 @@ func TestAdoption_TreatsAProcessWithoutRecordAsTheTask(t *testing.T) {
 	}
 }
 
-// Kills the supervisor at a random moment of a start, and in every second round also the launched process. If the task
-// is reported as never started, its program must not have run. If the program has run, its exit is exact, or lost.
-func TestAdoption_ReportsAStartInterruptedAtAnyMoment(t *testing.T) {
+// The test kills the supervisor at a random moment of a start, and in every second round also the launched process. If
+// the task is reported as never started, its program must not have run. If the program has run, its exit is exact, or
+// lost.
+func TestAdoption_ReportsALauncherKilledAtAnyMoment(t *testing.T) {
 	h := newHost(t, withCgroup)
 	outcomes := map[string]int{}
 	for i := range 24 {
@@ -197,7 +198,7 @@ func TestAdoption_ReportsAStartInterruptedAtAnyMoment(t *testing.T) {
 		must.NoError(t, json.NewEncoder(first.stdin).Encode(pluginOrder{Launch: st}))
 		sup := h.supervisor()
 		var now *task.State
-		for end := time.Now().Add(time.Minute); time.Now().Before(end); { // no sleep, which would take longer than a launch
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); { // busy waiting, because a sleep would be too long
 			var err error
 			if now, err = h.store.Load(st.ID); err == nil && (i%4 == 0 || now.Identity.PID != 0) {
 				break
@@ -205,9 +206,9 @@ func TestAdoption_ReportsAStartInterruptedAtAnyMoment(t *testing.T) {
 		}
 		for end := time.Now().Add(rand.N(time.Duration(i%4+1) * time.Millisecond)); i%8 > 1 && time.Now().Before(end); {
 		}
-		must.NoError(t, unix.Kill(first.cmd.Process.Pid, unix.SIGSTOP)) // or it sends the pidfd to a new supervisor
+		must.NoError(t, unix.Kill(first.cmd.Process.Pid, unix.SIGSTOP)) // it must not send the pidfd to a new supervisor
 		must.NoError(t, unix.Kill(sup, unix.SIGKILL))
-		h.waitDead(&task.State{Identity: task.Identity{PID: sup}}) // it may record the task's exit until it is dead
+		h.waitDead(&task.State{Identity: task.Identity{PID: sup}}) // until then, the supervisor may record the task's exit
 		killed := i%2 == 0 && now != nil && now.Identity.PID != 0
 		if killed {
 			_ = unix.Kill(now.Identity.PID, unix.SIGKILL)
@@ -299,7 +300,7 @@ func TestExit_DoesNotCountOOMKillsOfEarlierRuns(t *testing.T) {
 	}
 }
 
-// A slow launch or adoption delays requests about its own task only.
+// A slow launch or adoption delays only requests about its own task.
 func TestRequests_WaitForTheLaunchOrAdoptionOfTheirTask(t *testing.T) {
 	for _, pending := range []phase{starting, found} {
 		// busySince is the zero time, so only a process that has not ended keeps the supervisor from ending

@@ -60,7 +60,7 @@ type Client struct {
 	settled  bool   // true once a supervisor had this process's build and surroundings
 	other    *hello // the last supervisor that did not take over this build or surroundings
 	moved    string // a message for the log: how the previous supervisor was replaced
-	killed   int    // pid of a supervisor that was killed since it can't take over the surroundings
+	killed   int    // pid of a supervisor that was killed because it can't take over the surroundings
 	holds    map[string]*hold
 	sessions map[string]chan *task.Exit // exec sessions, which end with the connection
 }
@@ -104,8 +104,8 @@ func (c *Client) Close() {
 	}
 }
 
-// Launch starts a task and returns its state, with the identity of its process, once the program itself runs. A
-// *launch.Error gives the reason why the program could not be started; in that case, nothing of the task is left.
+// Launch starts a task and returns its state, with the identity of its process, once the program itself runs. If the
+// program could not be started, no trace of the task is left, and a *launch.Error gives the reason.
 func (c *Client) Launch(ctx context.Context, st *task.State) (*task.State, error) {
 	c.mu.Lock()
 	h := &hold{state: st, done: make(chan struct{})}
@@ -166,8 +166,8 @@ func (c *Client) Exited(id string) (<-chan struct{}, error) {
 	return nil, ErrUnknownTask
 }
 
-// Signal sends a signal to the main process, its process group, or all processes of the task, as mode requests. The
-// error is ErrEnded if the process has ended.
+// Signal sends a signal to the main process, its process group, or all processes of the task, depending on mode. The
+// error is ErrEnded if the main process has ended.
 func (c *Client) Signal(ctx context.Context, id string, sig unix.Signal, mode task.KillMode) error {
 	_, err := c.call(ctx, &request{Op: opSignal, ID: id, Signal: int(sig), Mode: mode})
 	return err
@@ -262,7 +262,7 @@ func (c *Client) ended(id string, e *task.Exit) {
 	if h := c.holds[id]; h != nil && h.exit == nil {
 		h.exit = e
 		h.release()
-		// call OnExit before done is closed, because a caller that waits for done may then forget the task
+		// call OnExit before closing h.done, because a caller that waits for h.done may call Forget immediately
 		c.mu.Unlock()
 		c.cfg.OnExit(id, e)
 		c.mu.Lock()
@@ -275,8 +275,8 @@ func (c *Client) ended(id string, e *task.Exit) {
 	}
 }
 
-// adoptOver hands a task and its pidfd over a connection to the supervisor. The pidfd has the exit status if no
-// supervisor was running when the task ended.
+// adoptOver hands a task and its pidfd to the supervisor at the other end of a connection. The pidfd has the exit
+// status if no supervisor was running when the task ended.
 func (c *Client) adoptOver(ctx context.Context, conn *connection, h *hold) (*Status, error) {
 	var files []*os.File
 	c.mu.Lock()

@@ -87,7 +87,7 @@ func (c *Client) tend(conn *connection) {
 			return
 		}
 	}
-	conn.Close() // Client.Close does not close a connection that is opened later
+	conn.Close() // needed if the connection was opened after Client.Close
 }
 
 // replace kills the supervisor of a connection. The next call starts another.
@@ -97,7 +97,7 @@ func (c *Client) replace(conn *connection) {
 		c.cfg.Log("failed to kill the supervisor: %v", err)
 	}
 	if process != nil {
-		// wait until the dead supervisor's lock is released; only a hang of its store, its only files, can delay that
+		// the supervisor's death releases the lock; only a hang of the store, which has all its files, can delay that
 		task.Dead(int(process.Fd()), helloTime)
 		process.Close()
 	}
@@ -152,7 +152,7 @@ const handOverTime = time.Second
 const handOverLimit = 16
 
 // handOver hands all running tasks to the supervisor of a new connection. It waits at most handOverTime for the
-// answers, because a file system may hang. By then, the supervisor has registered the tasks, long before it answers.
+// answers, because a file system may hang. Even then the supervisor knows the tasks, as it registers them early.
 func (c *Client) handOver(conn *connection) {
 	go c.tend(conn)
 	var all sync.WaitGroup
@@ -234,7 +234,7 @@ func (c *Client) dial(ctx context.Context) (*connection, error) {
 		cancel()
 		if err != nil || r.Hello == nil {
 			last = errors.Join(errors.New("supervisor did not answer the hello request"), err)
-			// ErrLost: the supervisor was about to end. Otherwise it hangs, or its protocol (before 3) has another hello.
+			// ErrLost: the supervisor was about to end. Otherwise it hangs, or its hello is that of a protocol before 3.
 			if !errors.Is(err, wire.ErrLost) && ctx.Err() == nil {
 				c.replace(conn)
 			}

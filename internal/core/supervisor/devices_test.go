@@ -17,8 +17,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// A task with devices has its own mount namespace. A supervisor that adopts the task must find the namespace. After the
-// task, no mount of the namespace may be left.
+// A task with devices has its own mount namespace. A supervisor that adopts the task must find the namespace. When the
+// task has ended, none of the namespace's mounts may be left.
 func TestMounts_StayWhenTheSupervisorIsReplaced(t *testing.T) {
 	testsupport.NeedRoot(t) // to mount
 	eachHolding(t, func(t *testing.T, cgroups bool) {

@@ -5,6 +5,6 @@
 
 package supervisor
 
-// embedded is nil if the small binary was not built in (go build, go test): the
-// program that imports this package runs the roles itself.
+// embedded is nil in a plain go build or go test, which do not include the small binary. The program that imports this
+// package then runs the roles itself.
 var embedded []byte

@@ -68,7 +68,7 @@ func TestSupervisor_IsReplacedQuietlyWhenIdle(t *testing.T) {
 	test.False(t, len(seen) < 3, test.Sprintf("only %d supervisors: the test proves nothing", len(seen)))
 }
 
-// A supervisor and the previous one of the same directory share a cgroup, which the previous one may remove as it ends.
+// A new supervisor uses the cgroup of the one before, which may remove that cgroup as it ends.
 func TestSupervisor_RecreatesItsCgroupIfRemovedDuringTheStart(t *testing.T) {
 	h := newHost(t, withCgroup)
 	for i := range 20 {
@@ -112,7 +112,7 @@ func TestSupervisor_RemovesItsCgroupWhenALateProcessEnds(t *testing.T) {
 	must.NoError(t, h.leaf.Join(late.Process.Pid))
 	c.Close()
 	testsupport.Eventually(t, "the supervisor ends", func() bool { return unix.Access(h.store.Dir, 0) != nil })
-	time.Sleep(time.Second) // longer than a single call of Remove retries
+	time.Sleep(time.Second) // a single call of Remove gives up earlier
 	must.NoError(t, late.Process.Kill())
 	_ = late.Wait() // the error is "signal: killed"
 	for _, dir := range h.leaf.Owned {
@@ -170,7 +170,7 @@ func TestSupervisor_IgnoresTerminationSignals(t *testing.T) {
 	h.destroy(c, st.ID)
 }
 
-// Runs 2,000 short tasks, 8 at a time.
+// The test runs 2,000 short tasks, 8 at a time.
 func TestSupervisor_CleansUpAfterThousandsOfTasks(t *testing.T) {
 	testsupport.Long(t, "thousands of processes")
 
@@ -232,7 +232,7 @@ func TestSupervisor_CleansUpAfterThousandsOfTasks(t *testing.T) {
 			// the runtime adds some threads for calls that block; a leak would be one thread per task
 			now := count(t, pid, "task")
 			test.False(t, now > threads+20, test.Sprintf("%d threads before, %d after", threads, now))
-			// the directory tasks, the running task's directory in it, and five files in that one
+			// the tasks directory, the running task's directory in it, and that task's five files
 			test.SliceLen(t, 7, tree(filepath.Join(h.store.Dir, "tasks")), test.Sprint("files"))
 			h.destroy(c, keep.ID)
 		})

@@ -24,7 +24,7 @@ func bareServer(t *testing.T) *server {
 	return &server{clients: map[*wire.Peer]bool{}, processes: map[string]*process{}, store: task.Store{Dir: t.TempDir()}}
 }
 
-// returns calls do, and fails the test if do has not returned after a minute.
+// returns fails the test if the function do takes longer than a minute.
 func returns(t *testing.T, what string, do func()) {
 	t.Helper()
 	done := make(chan struct{})

@@ -16,8 +16,8 @@ import (
 
 // The parent of a process gets its exit status from waitid(2). On Linux 6.15 and later, any process gets it from a
 // pidfd that was opened before the process was reaped (PIDFD_GET_INFO with PIDFD_INFO_EXIT,
-// include/uapi/linux/pidfd.h). If neither has it, the exit is lost; it is never guessed. (A zombie's /proc/<pid>/stat
-// is not a source: on Linux 6.1, of 100 tasks that an init reaped immediately, none was ever visible there.)
+// include/uapi/linux/pidfd.h). If neither has it, the exit is lost; it is never guessed. (It can't be read from a
+// zombie's /proc/<pid>/stat. An init reaps immediately: of 100 tasks on Linux 6.1, none was ever seen as a zombie.)
 
 // childInfo is siginfo_t of waitid(2), on 64-bit machines.
 type childInfo struct {
@@ -67,7 +67,7 @@ type witness struct {
 
 func (w witness) exit(deadline time.Time) *task.Exit {
 	for wait := 50 * time.Microsecond; ; wait = min(2*wait, 5*time.Millisecond) {
-		reaped := w.reaped() // read first: once the pidfd has hung up, the exit status is available, or never will be
+		reaped := w.reaped() // call this before status: after the hangup, the exit status is available, or never will be
 		ws, ok := w.status()
 		if ok {
 			return exitOf(ws)

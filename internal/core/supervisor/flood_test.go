@@ -24,8 +24,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// bomb is the role of the test binary as a fork bomb: each process forks whenever its limits allow, and never ends.
-// bomb makes only raw system calls, because its children have no Go runtime that works.
+// bomb is a role of the test binary, a fork bomb: each process forks whenever its limits allow, and never ends. It
+// makes only raw system calls, because the children have no working Go runtime.
 func bomb(kind string) {
 	pause := unix.NsecToTimespec(int64(time.Millisecond))
 	for {
@@ -65,7 +65,7 @@ func TestKill_EndsAForkBomb(t *testing.T) {
 				st.Command.Path, st.Command.Args = binary, []string{roleBomb, name, m}
 				if cgroups {
 					st.Limits.PidsMax = most
-				} else { // the limit counts all processes of a user: use one that has no others
+				} else { // the limit counts all processes of a user, so this user must have no others
 					id := uint32(1_000_000 + os.Getpid()%100_000)
 					st.Command.User = &task.User{UID: id, GID: id}
 					st.Command.Rlimits = []task.Rlimit{{Resource: unix.RLIMIT_NPROC, Soft: most, Hard: most}}

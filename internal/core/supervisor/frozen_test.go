@@ -82,8 +82,8 @@ func (h *host) counts(stop string, change ...func(*task.State)) *task.State {
 	return h.shell(fmt.Sprintf(script, stop), change...)
 }
 
-// floods returns the script of such a task, which prints lines as fast as it can, but at most as many as fit into 1000
-// log files of 64 KiB.
+// floods returns the script of a task like that of counts. It prints lines as fast as it can, but no more than fit into
+// 1000 log files of 64 KiB.
 func floods(stop string) string {
 	return fmt.Sprintf(`i=0
 		while [ ! -e %s ]; do

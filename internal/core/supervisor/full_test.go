@@ -22,8 +22,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
-// smallStateDisk mounts a file system of 64 pages for the host's store. fill uses all pages except left. free undoes
-// fill.
+// smallStateDisk mounts a file system of 64 pages for the host's store. Call fill to use up all pages except the given
+// number, and free to undo that.
 func (h *host) smallStateDisk() (fill func(left int) (free func())) {
 	t := h.t
 	t.Helper()
@@ -140,7 +140,8 @@ func TestLaunch_IsRefusedOnAFullStateDisk(t *testing.T) {
 	h.destroy(warm, keep.ID)
 }
 
-// spoil puts a directory in place of a task's record, so that not even root can write the record. heal puts it back.
+// spoil puts a directory in place of a task's record, so that not even root can write it. Call heal to put the record
+// back.
 func (h *host) spoil(id string) (heal func()) {
 	h.t.Helper()
 	path := h.store.Record(id)

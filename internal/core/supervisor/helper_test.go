@@ -67,7 +67,7 @@ func TestMain(m *testing.M) {
 	os.Exit(testsupport.EndRoles(code))
 }
 
-// host is an environment for supervisors, clients and tasks. At the end of the test, nothing of it may be left.
+// host is an environment for supervisors, clients and tasks. The test fails if anything is left of them at its end.
 type host struct {
 	t       testing.TB
 	dir     string
@@ -312,7 +312,7 @@ func (h *host) wait(c *Client, id string) *task.Exit {
 	}
 }
 
-// ends waits for the end of a task and checks how it ended. An error message begins with what.
+// ends waits for the end of a task and checks how it ended. The parameter what becomes the start of an error message.
 func (h *host) ends(c *Client, id string, want task.Exit, what ...any) {
 	h.t.Helper()
 	got := h.wait(c, id)
@@ -427,8 +427,8 @@ func (h *host) kill(pid int, sig unix.Signal) {
 	h.t.Fatalf("process %d did not die", pid)
 }
 
-// keep connects to a supervisor, so that it does not end for lack of clients before the end of the test or an upgrade.
-// keep returns false if the supervisor has already ended.
+// keep connects to a supervisor. With this client, the supervisor keeps running until the test ends or an upgrade
+// closes the connection. keep returns false if the supervisor has already ended.
 func (h *host) keep() bool {
 	h.t.Helper()
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: h.store.Socket(), Net: "unix"})
@@ -639,9 +639,9 @@ func reapOrphans() {
 	}
 }
 
-// reapAsInit reaps, until the end of the test, dead supervisors and the dead tasks that they leave, without the delay
-// of an init. Only the parent can read an exit status before the process is reaped. reapAsInit spares other children of
-// the test: unlike supervisors and tasks, they do not lead a session.
+// reapAsInit reaps dead supervisors and the dead tasks that they leave, without the delay of an init, until the test
+// ends. Once a task is reaped, processes other than its parent can read its exit status. reapAsInit spares other
+// children of the test: unlike supervisors and tasks, they do not lead a session.
 func reapAsInit(t testing.TB) {
 	over, ended := make(chan struct{}), make(chan struct{})
 	go func() {

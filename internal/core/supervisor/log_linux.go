@@ -16,8 +16,8 @@ const logSize = 128 << 10
 // oldLog returns the path of the older log file, which gets the content of a full log file.
 func oldLog(path string) string { return path + ".1" }
 
-// logFile is the supervisor's log file. Write only queues a line, and drops it if the queue is full, so that a disk
-// that hangs blocks no caller.
+// logFile is the supervisor's log file. Write only queues a line, and drops it if the queue is full, so callers never
+// wait for a disk that hangs.
 type logFile struct {
 	*os.File
 	path  string

@@ -50,7 +50,7 @@ type options struct {
 	Idle  time.Duration `json:"idle"`  // how long it runs without tasks and clients, in ns
 	Leaf  cgroup.Group  `json:"leaf"`  // the cgroup that the supervisor was put in
 
-	// Surroundings are the ones that the supervisor was started with; nil if an older version started it.
+	// Surroundings are what the supervisor inherited at its start; nil if an older version started it.
 	Surroundings *surroundings `json:"surroundings,omitempty"`
 
 	// set only for an upgrade in place: descriptors that stay open across execve(2)
@@ -227,7 +227,7 @@ func (s *server) run() {
 	_ = os.Remove(filepath.Join(s.store.Dir, "tasks"))
 	_ = os.Remove(s.store.Dir)
 	_ = os.Remove(filepath.Dir(s.store.Dir))
-	if top := filepath.Dir(filepath.Dir(s.store.Dir)); top == task.DefaultDir { // not one of the operator's
+	if top := filepath.Dir(filepath.Dir(s.store.Dir)); top == task.DefaultDir { // the operator's own directory stays
 		_ = os.Remove(top)
 	}
 	// if this process can't leave its cgroup, the client that started this process removes the cgroup

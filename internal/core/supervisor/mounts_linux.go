@@ -18,9 +18,9 @@ import (
 
 // An exec session is root until it has entered its task's mount namespace. In a namespace that the task itself created,
 // the task may control every file, including the loader of a set-user-ID program. A session therefore enters only the
-// namespace in which the task was started: the launcher created it and sent its descriptor, or it is that of the agent
-// that requested the task. A supervisor without the descriptor, or in another agent's namespace by now, opens the
-// namespace of the task's process, and uses it only if the task's saved state names it.
+// namespace in which the task was started: either the launcher created it and sent its descriptor, or the agent that
+// requested the task was in it. A supervisor that lacks the descriptor, or that has moved to another agent's namespace,
+// opens the namespace of the task's process, and uses it only if the task's saved state names it.
 
 // Keep each error at 90 bytes or less: `nomad alloc exec` loses an error that, together with gRPC's prefix, does not
 // fit into a WebSocket control frame.

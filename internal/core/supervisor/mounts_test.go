@@ -27,8 +27,8 @@ func withMounts(st *task.State) {
 	st.Command.Devices = []task.Device{{HostPath: "/dev/null", TaskPath: "/dev/zigbee/tty"}}
 }
 
-// leaver returns a script that enters new user and mount namespaces: with its main process if how is "exec ", with a
-// child process if how is "".
+// leaver returns a script that enters new user and mount namespaces. The main process enters them if how is "exec ",
+// and a child process does if how is "".
 func leaver(how string) string {
 	return how + `unshare -Urm sh -c 'mount -t tmpfs none /dev/zigbee && echo mounted && exec sleep 600'; exit 1`
 }
@@ -142,7 +142,7 @@ func TestSession_IsRefusedIfItsMountNamespaceIsUnknown(t *testing.T) {
 	c := h.client()
 	st := h.launch(c, h.shell("exec sleep 600", withMounts))
 	plain := h.launch(c, h.shell("exec sleep 600"))
-	for _, id := range []string{st.ID, plain.ID} { // without the namespace, as in an earlier version
+	for _, id := range []string{st.ID, plain.ID} { // remove the namespace, which earlier versions did not save
 		path := filepath.Join(h.store.TaskDir(id), "task.json")
 		b, err := os.ReadFile(path)
 		must.NoError(t, err)

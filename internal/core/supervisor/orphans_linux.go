@@ -14,9 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The supervisor is a subreaper (PR_SET_CHILD_SUBREAPER, prctl(2)): a task's orphans become its children, and are
-// reaped even if the init of a container reaps nothing. Otherwise zombies would count toward the task's process
-// limit.
+// The supervisor is a subreaper (PR_SET_CHILD_SUBREAPER, prctl(2)): it adopts and reaps the orphans of tasks, because
+// the init of a container may reap nothing. Zombies would count toward the task's process limit.
 
 func becomeSubreaper() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
 
@@ -29,7 +28,7 @@ func (s *server) reapOrphans() {
 	signal.Notify(ended, unix.SIGCHLD)
 	for {
 		found := children()
-		known := s.ownChildren() // called after children: a child that is forked between the calls is no orphan
+		known := s.ownChildren() // call it last, or else a child forked in between would count as an orphan
 		for _, pid := range found {
 			if !known[pid] {
 				_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)

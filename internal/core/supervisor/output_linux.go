@@ -58,8 +58,8 @@ func newCollector(s *server) *collector.Client {
 	})
 }
 
-// withOutput calls do once the collector has taken over a task's output, or has failed to. It does nothing if the
-// output is not collected.
+// withOutput calls a function once the collector has taken over a task's output, or has failed to. It does nothing if
+// the output is not collected.
 func (s *server) withOutput(p *process, do func(ctx context.Context)) {
 	if !p.output.collected() {
 		return
@@ -194,7 +194,7 @@ func (s *server) drainOutput(p *process) {
 func (s *server) renameOutput(p *process, old, id string) {
 	s.withOutput(p, func(ctx context.Context) {
 		if err := s.collector.Rename(ctx, old, id); err != nil {
-			s.event(id, "Output: %v", err) // a later collector gets the new id
+			s.event(id, "Output: %v", err) // not fatal: the next collector gets the new id
 		}
 	})
 }

@@ -45,7 +45,7 @@ func listenAsStranger(t *testing.T, path string) *stranger {
 			if err != nil {
 				return
 			}
-			_ = c.SetReadDeadline(time.Now().Add(10 * time.Second)) // for a client that sends something and stays connected
+			_ = c.SetReadDeadline(time.Now().Add(10 * time.Second)) // in case a client sends something and stays connected
 			b, _ := io.ReadAll(c)
 			c.Close()
 			s.received <- b

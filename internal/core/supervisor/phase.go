@@ -31,7 +31,7 @@ const (
 	gone                   // it had ended before it was adopted, and no record of its exit exists
 	unsaved                // its exit is known but not on disk yet, and the process is not reaped
 	ended                  // its exit is on disk, or an exec session's exit was sent to its client
-	destroyed              // it was destroyed: at most its retired record is left
+	destroyed              // it was destroyed: at most the record of its exit is left
 )
 
 func (p phase) String() string {

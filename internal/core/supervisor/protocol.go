@@ -46,8 +46,8 @@ const (
 	opUpgrade = "upgrade" // fds of the new binary and, with Surroundings, of the namespaces; ends the connection
 )
 
-// reply is the body of a wire.Message to a client. A message that answers no request has either an Event, or the Exit
-// of the task or exec session ID.
+// reply is the body of a wire.Message to a client. A message that answers no request has either an Event, or an Exit
+// and the ID of the task or exec session that ended.
 type reply struct {
 	ID    string       `json:"id,omitempty"`
 	Error *remoteError `json:"error,omitempty"`
@@ -86,10 +86,10 @@ type Event = collector.Event
 // ErrUnknownTask is returned for an id that the supervisor does not know.
 var ErrUnknownTask = errors.New("supervisor does not know this task")
 
-// ErrEnded is returned by Signal when the process has ended already.
+// ErrEnded is returned for a process that has already ended.
 var ErrEnded = errors.New("process has already ended")
 
-// kinds has, by remoteError.Kind, the errors that errors.Is still recognizes after they were sent over the socket.
+// kinds maps remoteError.Kind to the errors that errors.Is still recognizes after they were sent over the socket.
 var kinds = map[string]error{"unknown": ErrUnknownTask, "ended": ErrEnded, "unfit": errUnfit}
 
 // remoteError is an error in a reply. Kind and Start restore an error that callers test for.

@@ -217,7 +217,7 @@ func understands[T any](t *testing.T, recorded json.RawMessage) {
 func replay(t *testing.T, talk []exchange, edit func(json.RawMessage) json.RawMessage) {
 	h, c := converse(t)
 	var running *task.State // the task that this replay has launched
-	same := false           // whether the client has the same protocol version
+	same := false           // whether the client has the protocol version of this supervisor
 	for _, e := range talk {
 		var m wire.Message[request]
 		must.NoError(t, json.Unmarshal(e.Sent, &m))
@@ -228,7 +228,7 @@ func replay(t *testing.T, talk []exchange, edit func(json.RawMessage) json.RawMe
 			continue
 		}
 		sent := e.Sent
-		if m.Body.Op == opAdopt { // the recorded process is not the one of this replay
+		if m.Body.Op == opAdopt { // this replay runs another process than the recorded one
 			m.Body.State.Identity = running.Identity
 			sent = mustJSON(t, m)
 		}

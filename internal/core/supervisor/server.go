@@ -36,7 +36,7 @@ type server struct {
 
 	launches sync.RWMutex // held for reading by a launch, for writing by an upgrade
 	starters semaphore    // bounds the launches that are in prepare
-	enders   semaphore    // bounds the kills and destroys that are not waiting
+	enders   semaphore    // bounds the kills and destroys, except those that wait for processes to end
 	forks    sync.Mutex   // held while a process is forked and recorded
 
 	lastRequest atomic.Int64 // time of the last reply, except to a hello, in ns since 1970
@@ -46,7 +46,7 @@ type server struct {
 	clients   map[*wire.Peer]bool
 	launchers map[int]bool // pids of launchers that have not executed their task's program yet, and of collectors
 	busySince time.Time    // when a task or a client last existed
-	retired   []string     // paths of destroyed tasks' records: an earlier supervisor's, then this one's, oldest first
+	retired   []string     // paths of destroyed tasks' records: an earlier supervisor's first, then this one's by age
 	retiredAt time.Time    // when a task was last destroyed
 	ending    bool
 }
@@ -63,7 +63,7 @@ func (s semaphore) release() { <-s }
 type process struct {
 	id    string     // changes at most once, with mu and naming held: see takeUp
 	run   string     // <alloc>/<task>: all runs of a task use the same cgroup, one after the other
-	owner *wire.Peer // the client of an exec session, which ends with this connection
+	owner *wire.Peer // the client of an exec session; the session ends with the client's connection
 	task  *process   // the task that this exec session belongs to; nil for a task
 
 	identity task.Identity
@@ -164,7 +164,7 @@ func (s *server) answer(c *wire.Peer, req *request, files []*os.File) *reply {
 	return r
 }
 
-// find returns the process with this id. If it is still being launched or adopted, find waits for that, a limited time.
+// find returns the process with this id. It waits, for a limited time, while the process is being launched or adopted.
 func (s *server) find(id string) (*process, error) {
 	for {
 		s.mu.Lock()
@@ -246,7 +246,7 @@ func (s *server) mayEnd() bool {
 	if busy {
 		s.busySince = now
 	}
-	// a destroyed task prolongs the wait: if its agent was killed just then, the next one still asks for its exit
+	// wait longer after a destroy: if the agent was killed just then, the next agent still asks for the task's exit
 	s.ending = now.Sub(s.busySince) >= s.idle && now.Sub(s.retiredAt) >= 3*s.idle
 	return s.ending
 }

@@ -20,10 +20,10 @@ import (
 )
 
 // startTimeout bounds how long a launcher may take to execute its program. A launcher takes this long only if a file
-// system hangs, and delays no other task.
+// system hangs. That does not delay other tasks.
 const startTimeout = 60 * time.Second
 
-// launch starts a task. After an error, nothing of the task is left. Each id is started only once: if a client that
+// launch starts a task. If launch fails, it leaves no trace of the task. Each id is started only once: if a client that
 // lost its connection repeats the request, launch returns the status of the first start.
 func (s *server) launch(st *task.State) (*Status, error) {
 	if st == nil || st.ID == "" {
@@ -201,8 +201,8 @@ func (s *server) fork(p *process, cmd *task.Command, stdio [3]*os.File, spec lau
 	return proc, err
 }
 
-// inGroup calls start, which must fork one process, and prevents other forks during the call. dir is the directory of
-// the task's cgroup, or nil if start must move the process into the cgroup by its pid.
+// inGroup calls a function that must fork one process, and prevents other forks during the call. The function gets the
+// directory of the task's cgroup, or nil if it must move the process into the cgroup by its pid.
 func (s *server) inGroup(p *process, start func(dir *os.File) error) error {
 	dir, err := p.group.OpenDir()
 	if err != nil {
@@ -216,7 +216,7 @@ func (s *server) inGroup(p *process, start func(dir *os.File) error) error {
 	return start(dir)
 }
 
-// startInit creates a task's pid namespace, and returns a pidfd of its init, which ends with the task's cgroup.
+// startInit creates a task's pid namespace, and returns a pidfd of its init. The init ends with the task's cgroup.
 func (s *server) startInit(p *process) (*os.File, error) {
 	if p.group.Mode == cgroup.None {
 		return nil, errors.New("isolate = [\"pid\"] can't be used: the task has no cgroup")
