@@ -19,24 +19,36 @@ import (
 // resultsDir is the directory of the events of the last test runs (go doc test2json).
 const resultsDir = "bin/test"
 
-// Test runs the tests of every module except the long ones (see testsupport.Long). The slowest packages, lab/e2e and
-// remote, start first. Five packages run at a time, even on fewer processors, because tests mostly wait.
+// Test runs the tests of every module except the long ones (see testsupport.Long). Five packages run at a time, even on
+// fewer processors, because tests mostly wait. The slowest packages start first, and the small ones of the core last.
 func Test(ctx context.Context, root string) error {
-	return run(ctx, root, "test", []string{"./lab/e2e/...", "./internal/core/supervisor", "./plugins/remote/...", "work"},
-		"-short", "-p=5")
+	plugins, err := pluginPackages(root)
+	if err != nil {
+		return err
+	}
+	slow := []string{
+		"./lab/e2e/...", "./internal/core/supervisor", "./plugins/remote/...", "./internal/core/driver", "./lab/...",
+	}
+	return run(ctx, root, "test", slices.Concat(slow, plugins, []string{"work"}), "-short", "-p=5")
+}
+
+// pluginPackages returns a pattern for the packages of each plugin.
+func pluginPackages(root string) ([]string, error) {
+	dirs, err := filepath.Glob(filepath.Join(root, "plugins", "*"))
+	for i, dir := range dirs {
+		dirs[i] = "./plugins/" + filepath.Base(dir) + "/..."
+	}
+	return dirs, err
 }
 
 // TestAll runs every test. The packages of lab/ run last, even if earlier tests have failed. They run one at a time:
 // two packages with virtual machines or real agents are too much for a small machine.
 func TestAll(ctx context.Context, root string) error {
-	plugins, err := filepath.Glob(filepath.Join(root, "plugins", "*"))
+	plugins, err := pluginPackages(root)
 	if err != nil {
 		return err
 	}
-	light := []string{"./internal/core/supervisor", "./internal/core/..."} // the slowest package first
-	for _, dir := range plugins {
-		light = append(light, "./"+dir+"/...")
-	}
+	light := append([]string{"./internal/core/supervisor", "./internal/core/..."}, plugins...) // the slowest package first
 	first := run(ctx, root, "all", light, "-p=4", "-timeout=60m")
 	return errors.Join(first, run(ctx, root, "all-lab", []string{"./lab/..."}, "-p=1", "-timeout=60m"))
 }

@@ -187,7 +187,7 @@ func TestAdoption_TreatsAProcessWithoutRecordAsTheTask(t *testing.T) {
 // The test kills the supervisor at a random moment of a start, and in every second round also the launched process. If
 // the task is reported as never started, its program must not have run. If the program has run, its exit is exact, or
 // lost.
-func TestAdoption_ReportsALauncherKilledAtAnyMoment(t *testing.T) {
+func TestAdoption_ReportsAStartInterruptedAtAnyMoment(t *testing.T) {
 	h := newHost(t, withCgroup)
 	outcomes := map[string]int{}
 	for i := range 24 {
