@@ -87,8 +87,8 @@ type Group struct {
 // Device is one device of a Group.
 type Device struct {
 	// ID stays the same when the device is plugged in again and when the host restarts. It must be unique among all
-	// groups, because Reserve gets only ids. It must not contain a comma, and must not parse as a number or boolean: a
-	// constraint with set_contains on the attribute "ids" would never match it.
+	// groups, because Reserve gets only ids. It must not contain a comma, and must not parse as a number or boolean,
+	// because then no constraint with set_contains on the attribute "ids" could match it.
 	ID string
 
 	// Problem is a message for the operator that explains why no task can use the device now. It is empty if the device
@@ -99,7 +99,7 @@ type Device struct {
 	PCIBusID string
 }
 
-// ErrVanished marks an error of Reserve that wraps it: a device has vanished since the last List. The core then calls
+// Reserve returns an error that wraps ErrVanished if a device has vanished since the last List. The core then calls
 // List again, waits during the grace period for the device to come back, and calls Reserve again. The failed Reserve
 // must leave nothing reserved.
 var ErrVanished = errors.New("the device has vanished since the last scan")
@@ -107,8 +107,8 @@ var ErrVanished = errors.New("the device has vanished since the last scan")
 // EventSource is an Instance that detects changes of devices between scans.
 type EventSource interface {
 	// Events calls kick whenever a device may have been added, removed or changed, until ctx ends. It must also call
-	// kick when it begins to listen, because it has missed earlier changes. After an error, Events is called again,
-	// with increasing delays.
+	// kick once it listens, for the changes that it has missed until then. After an error, Events is called again, with
+	// increasing delays.
 	Events(ctx context.Context, kick func()) error
 }
 
@@ -130,7 +130,7 @@ type Options struct {
 	// Period is the time between two calls of List if no event arrives, at least 50 ms.
 	Period time.Duration
 
-	// Settle is how long the core collects further events after an event before it calls List.
+	// Settle is how long the core waits after an event before it calls List once for all events in that time.
 	Settle time.Duration
 
 	// Grace is how long a device that has vanished stays listed, as unhealthy. Reserve also waits this long, but at

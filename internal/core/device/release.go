@@ -18,8 +18,8 @@ import (
 
 // Releaser is an Instance whose devices must be released before another task gets them. Nomad never reports that a task
 // no longer uses a device: its contract has Reserve but no release. The core therefore releases a device in two cases:
-// when the device is reserved again, because Nomad never assigns a device that it considers in use, and when the
-// instance reports that the lease has ended (Lease.Ended).
+// when Nomad reserves it again, which shows that Nomad no longer considers it in use, and when the instance reports
+// that the lease has ended (Lease.Ended).
 //
 // For one device, calls of Release and Reserve never overlap. Different devices are reserved and released concurrently,
 // so a device that can't be released does not delay other devices. Leases may be called at any time.
@@ -41,8 +41,8 @@ type Lease struct {
 	// ID is the id of the device.
 	ID string
 
-	// Holder identifies the reservation, and is different for each one. It names the allocation and task if they are
-	// known; otherwise it can be a number or the time of the reservation. It appears in errors and log lines.
+	// Holder identifies the reservation and is unique. It names the allocation and task if they are known; otherwise it
+	// can be a number or the time of the reservation. It appears in errors and log lines.
 	Holder string
 
 	// Key is an optional name by which the instance's Release finds the reservation.
@@ -52,14 +52,14 @@ type Lease struct {
 	Ended bool
 }
 
-// ErrInUse marks an error of Release or Reserve that wraps it: a previous holder still uses the device, and a call
-// after that use will succeed.
+// Release and Reserve return an error that wraps ErrInUse if a previous holder still uses the device. A later call will
+// succeed, once that use has ended.
 var ErrInUse = errors.New("the device is still in use")
 
 // slot serializes the calls of Release and Reserve for one device.
 type slot struct {
-	*semaphore.Weighted      // held while the device is reserved or released; guards:
-	failing             once // logs errors of releaseEnded
+	*semaphore.Weighted      // held while the device is reserved or released; protects failing
+	failing             once // logs the errors of releaseEnded
 }
 
 // slot returns the slot of a device, and creates it on first use.
@@ -148,8 +148,8 @@ func (p *Server) sweep(ctx context.Context, r Releaser, period time.Duration) {
 	}
 }
 
-// releaseEnded releases a device whose lease has ended, and then the semaphore of held. It lists the lease again first,
-// because the device may have been reserved since the sweep listed it.
+// releaseEnded releases a device whose lease has ended, and then the device's slot, which the caller has acquired. It
+// lists the lease again first, because the device may have been reserved since the sweep listed it.
 func (p *Server) releaseEnded(ctx context.Context, r Releaser, l Lease, held *slot) {
 	defer held.Release(1)
 	limited, cancel := context.WithTimeout(ctx, grantTime)

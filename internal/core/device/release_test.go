@@ -29,7 +29,7 @@ type pool struct {
 	fail     error // returned by Reserve after it has recorded the holders
 	damaged  error // returned by Leases
 	released []string
-	look     time.Duration // how long the next Leases waits after it has read the records
+	look     time.Duration // how long the next call of Leases waits after it has read the records
 	overlaps int           // calls for a device that began during another call for the same device
 	panics   bool          // Release panics
 }
@@ -52,7 +52,7 @@ func (p *pool) List(context.Context) ([]Group, error) {
 	return []Group{g}, nil
 }
 
-// enter records the begin of a call for these devices, and counts calls that overlap. The caller holds p.mu.
+// enter records the start of a call for these devices, and counts calls that overlap. The caller holds p.mu.
 func (p *pool) enter(ids ...string) (leave func()) {
 	for _, id := range ids {
 		if p.sets[id].calls++; p.sets[id].calls > 1 {

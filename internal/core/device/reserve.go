@@ -68,9 +68,9 @@ func (p *Server) Reserve(ids []string) (*device.ContainerReservation, error) {
 	return complete(r, inst.MountsInEnvironment)
 }
 
-// await reserves the devices once all of them are healthy, and retries until ctx ends while the reason for a failure is
-// temporary. The error is then of type passing: a device has vanished or is still in use, or no scan has succeeded. Any
-// other error is returned immediately.
+// await reserves the devices once all of them are healthy. It tries again while the reason for a failure is temporary:
+// a device has vanished or is still in use, or no scan has succeeded. If ctx ends first, the error is of type passing.
+// Any other error is returned immediately.
 func (p *Server) await(ctx context.Context, inst *instance, ids []string) (*device.ContainerReservation, error) {
 	again := time.NewTicker(time.Second)
 	defer again.Stop()
@@ -129,7 +129,7 @@ func (p *Server) grant(inst *instance, ids []string) (r *device.ContainerReserva
 }
 
 // complete adds the environment variable for drivers to a reservation, and removes the mounts if hideMounts is set. It
-// refuses a reservation that is nil or contains nil, because the agent would panic.
+// refuses a reservation that is nil or contains nil, because the agent would panic if it got one.
 func complete(r *device.ContainerReservation, hideMounts bool) (*device.ContainerReservation, error) {
 	if r == nil || slices.Contains(r.Devices, nil) || slices.Contains(r.Mounts, nil) {
 		return nil, errors.New("the plugin returned an empty reservation: this is a bug in the plugin")

@@ -82,7 +82,7 @@ func TestReserve_ErrorListsAtMostTenKnownDevices(t *testing.T) {
 	wantError(t, s.refusal([]string{"z:1"}), `(known devices: none)`)
 }
 
-// If one of the devices can't be reserved at all, Reserve must not wait for another: the task can't be stopped during
+// If one device can't be reserved at all, Reserve must not wait for the other devices: the task can't be stopped during
 // the wait.
 func TestReserve_DoesNotWaitAfterFinalError(t *testing.T) {
 	s := newSnapshot()
@@ -286,8 +286,7 @@ func TestReserve_WaitsForFirstScan(t *testing.T) {
 	})
 }
 
-// Nomad gives up a plugin that was killed while it was being configured, but keeps placing jobs with
-// its devices.
+// Nomad gives up on a plugin that was killed while it was being configured, but keeps placing jobs with its devices.
 func TestReserve_ScansWithoutStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}

@@ -36,7 +36,7 @@ type Server struct {
 	instance atomic.Pointer[instance] // nil before SetConfig
 	current  atomic.Pointer[snapshot] // the published devices
 
-	scanning *semaphore.Weighted // held during a scan; guards:
+	scanning *semaphore.Weighted // held during a scan; protects ledger and expiry
 	ledger   ledger              // the devices that earlier scans have found
 	expiry   *time.Timer         // requests a scan when a grace period ends
 

@@ -45,7 +45,7 @@ func newSnapshot() *snapshot { return &snapshot{newer: make(chan struct{})} }
 // publish replaces the snapshot. Only the goroutine that scans calls it.
 func (p *Server) publish(s *snapshot) { close(p.current.Swap(s).newer) }
 
-// passing is an error that a later attempt to reserve may not have.
+// passing is a temporary error: a later attempt to reserve the devices may succeed.
 type passing struct{ error }
 
 // refusal returns the reason why the devices with these ids can't be reserved, or nil if they can. The error is of type

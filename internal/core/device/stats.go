@@ -16,8 +16,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/fingerprint"
 )
 
-// Stats is part of device.DevicePlugin. The stream ends only with ctx. After an interval in which
-// nothing could be measured, nothing is sent.
+// Stats is part of device.DevicePlugin. The stream ends only when ctx ends. After an interval in which nothing could be
+// measured, nothing is sent.
 func (p *Server) Stats(ctx context.Context, interval time.Duration) (<-chan *device.StatsResponse, error) {
 	inst, err := p.configuredInstance()
 	if err != nil {
@@ -104,9 +104,9 @@ func (p *Server) measure(ctx context.Context, m StatsReporter) (groups []*device
 	return groups, nil
 }
 
-// completeStats fills in missing fields: an empty object, because Nomad's commands panic without one
-// (command/helper_devices.go), the health as the summary, and the time. It removes values that gRPC or JSON can't
-// encode.
+// completeStats returns a copy of s without values that gRPC or JSON can't encode, and with all fields filled in. The
+// default of Summary is the device's health, and that of Stats is an empty object: Nomad's commands panic without an
+// object (command/helper_devices.go).
 func completeStats(s *device.DeviceStats, d *device.Device) *device.DeviceStats {
 	c := &device.DeviceStats{Summary: cleanValue(s.Summary), Stats: cleanObject(s.Stats), Timestamp: s.Timestamp}
 	if c.Summary == nil {
