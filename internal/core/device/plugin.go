@@ -99,9 +99,9 @@ type Device struct {
 	PCIBusID string
 }
 
-// Reserve returns an error that wraps ErrVanished if a device has vanished since the last List. The core then calls
-// List again, waits during the grace period for the device to come back, and calls Reserve again. The failed Reserve
-// must leave nothing reserved.
+// ErrVanished indicates that a device has vanished since the last List. Reserve may wrap it. The core then calls List
+// again, waits during the grace period for the device to come back, and calls Reserve again. The failed Reserve must
+// leave nothing reserved.
 var ErrVanished = errors.New("the device has vanished since the last scan")
 
 // EventSource is an Instance that detects changes of devices between scans.

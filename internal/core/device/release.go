@@ -52,7 +52,7 @@ type Lease struct {
 	Ended bool
 }
 
-// Release and Reserve return an error that wraps ErrInUse if a previous holder still uses the device. A later call will
+// ErrInUse indicates that a previous holder still uses the device. Release and Reserve may wrap it. A later call will
 // succeed, once that use has ended.
 var ErrInUse = errors.New("the device is still in use")
 

@@ -23,7 +23,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// onceTask appends a line to a file when it starts, and exits with code 7 after end is called.
+// onceTask appends a line to a file when it starts, and exits with code 7 after its method end is called.
 type onceTask struct {
 	a      *agent
 	lines  string

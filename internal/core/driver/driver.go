@@ -75,7 +75,7 @@ func newDriver(ctx context.Context, logger hclog.Logger, p *erased) *Driver {
 	d := &Driver{
 		plugin: p, name: p.name, logger: logger, ctx: ctx, local: newLocal(ctx, logger, p.name),
 		eventer: eventer.NewEventer(ctx, logger), sampling: newSampling(),
-		// a burst of starts leaves far more garbage than memory in use, so StartTask resets this timer
+		// StartTask resets this timer, because a burst of starts leaves far more garbage than memory in use
 		freeMemory: time.AfterFunc(time.Hour, debug.FreeOSMemory),
 		calls:      map[string]context.Context{},
 		handles:    map[string]*handle{},
@@ -167,7 +167,7 @@ func (d *Driver) RecoverTask(th *drivers.TaskHandle) error {
 	t, err := engine.Recover(d.ctx, th.Config, saved, d.eventsOf(h))
 	if err == nil {
 		d.run(h, engine, t)
-		err = h.claim() // last, because after an error the agent starts the task again
+		err = h.claim() // last, because an agent that gets an error starts the task again instead of using this run
 	}
 	if err != nil {
 		d.forget(id)
@@ -196,7 +196,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 		return nil, nil, fmt.Errorf("task %q has been started already", cfg.ID)
 	}
 	h := newHandle(cfg)
-	// these events are sent immediately: WaitTask, until which others are kept, comes only after the start
+	// events of the start are sent immediately, because Nomad calls WaitTask only later (see Driver.event)
 	starting := &startup{event: func(message string) { h.delivered(d.emit(taskEvent(cfg, message))) }}
 	defer starting.runFinally()
 	s, err := i.start(cfg, starting)
@@ -228,8 +228,8 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	return th, run.Network, nil
 }
 
-// StartCall registers the context of a StartTask call, because StartTask has no context parameter. When the agent is
-// gone, the context ends, and so does the start: no agent would manage the task. The caller runs done after StartTask.
+// StartCall registers the context of a StartTask call, which has no context parameter. The context ends when the agent
+// is gone. The start then ends too, because no agent would manage the task. The caller must call done after StartTask.
 func (d *Driver) StartCall(ctx context.Context, id string) (done func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -275,13 +275,13 @@ func (d *Driver) WaitTask(ctx context.Context, id string) (<-chan *drivers.ExitR
 	return result, nil
 }
 
-// exitOf returns a task's exit. Before that, it waits until a stop in progress is complete, the driver has explained
-// the exit, and the task's events are delivered. The end of ctx ends these waits.
+// exitOf waits until a stop in progress is complete, the driver has explained the exit, and the task's events are
+// delivered. It then returns the task's exit. It stops waiting when ctx ends.
 func (d *Driver) exitOf(ctx context.Context, h *handle) *drivers.ExitResult {
 	explained := d.exited(h)
 	over := h.stopOver()
 	if over != nil {
-		select { // messages of the stop belong to the exit, and Nomad waits for StopTask anyway
+		select { // the exit includes messages of the stop, and Nomad waits for StopTask anyway
 		case <-over:
 		case <-ctx.Done():
 		}

@@ -66,7 +66,7 @@ type Event func(format string, args ...any)
 // Start describes a task to start.
 type Start struct {
 	Task        *drivers.TaskConfig // as passed by Nomad
-	Config      any                 // its decoded configuration, a pointer to the T of Plugin
+	Config      any                 // the decoded config block of the task, a *T (see Plugin)
 	DefaultUser string              // the driver's default, for a task without a user
 
 	// Command asks the driver for the task's command. The engine passes base, which has all fields that do not depend
@@ -81,16 +81,16 @@ type Start struct {
 }
 
 // Task is one run of a task in an engine. After Engine.Destroy, only Ended, Exit and AfterEnd are called; embed Ending
-// to implement these three. A Task may also be a Stopper, Saver, Claimer and Describer, and either a Sampler and
-// Executor, or a Forwarder.
+// to implement these three. A Task may also be a Saver, Claimer and Describer, and either a Sampler and Executor, or a
+// Forwarder.
 type Task interface {
 	// Ended returns a channel that is closed when the task has ended. Exit then returns the task's exit, or nil if the
 	// exit is unknown.
 	Ended() <-chan struct{}
 	Exit() *task.Exit
 
-	// AfterEnd calls f in its own goroutine when the task has ended, unless stop was called before. So a caller can
-	// wait for many tasks without a goroutine for each.
+	// AfterEnd calls f in its own goroutine when the task has ended, unless stop was called before. A caller can
+	// thereby wait for many tasks without a goroutine for each.
 	AfterEnd(f func()) (stop func() bool)
 
 	// Signal sends a signal, by its name in signal(7), to the main process. SIGKILL must end the task.
@@ -154,8 +154,8 @@ type Saver interface {
 // Claimer is a Task that Start can find again without its handle.
 type Claimer interface {
 	// Claim records that an agent knows of this run. It is called before the agent gets any result on which it may act.
-	// Before Claim, a Start for the same allocation, task and configuration may return this run: it was started for an
-	// agent that was killed during StartTask and does not know of it.
+	// An unclaimed run was started for an agent that was killed during StartTask. A Start for the same allocation, task
+	// and configuration may return such a run.
 	Claim() error
 }
 

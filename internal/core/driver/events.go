@@ -89,8 +89,9 @@ func (d *Driver) flush(h *handle) {
 	}
 }
 
-// How long the delivery of an exit waits until Nomad has taken earlier events of the task and, after a start of the
-// plugin, until Nomad listens to events. Nomad handles the events of all tasks one by one, and writes each to its disk.
+// These times limit how long the delivery of an exit waits for Nomad to take earlier events of the task and, after a
+// start of the plugin, to listen to events. Nomad handles the events of all tasks one by one, and writes each to its
+// disk.
 const (
 	deliveryTime = 100 * time.Millisecond // for a single event
 	queuedTime   = 25 * time.Millisecond  // added for each event that was emitted shortly before

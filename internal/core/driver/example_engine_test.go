@@ -16,7 +16,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// goroutines is an engine whose tasks are calls of the function call, which must return after the signal "SIGKILL".
+// goroutines is an engine that runs each task as a call of a Go function, which must return after the signal "SIGKILL".
 type goroutines struct {
 	call  func(c *task.Command, signals <-chan string) *task.Exit
 	tasks sync.Map // by id
@@ -57,7 +57,7 @@ type goroutine struct {
 
 func (g *goroutine) Signal(_ context.Context, signal string) error {
 	select {
-	case g.signals <- signal: // call has received the signal
+	case g.signals <- signal: // the function has received the signal
 	case <-g.Ended():
 	}
 	return nil

@@ -92,9 +92,9 @@ func (d *Driver) ExecTaskStreamingRaw(
 	return out.send(drivers.NewExecStreamingResponseExit(exitResult(e).ExitCode))
 }
 
-// inputTime limits how long after a command's start its exit is delayed to wait for the end of its input. If there is
-// no input, Nomad's client sends the end of the input immediately. If the stream is closed before that message arrives,
-// the client fails with "unexpected EOF" although it got the exit (plugins/drivers/client.go, ExecTaskStreamingRaw).
+// inputTime limits how long after a command's start its exit waits for the end of the input. If there is no input,
+// Nomad's client sends the end of the input immediately. If the stream is closed before that message arrives, the
+// client fails with "unexpected EOF" although it got the exit (plugins/drivers/client.go, ExecTaskStreamingRaw).
 const inputTime = 250 * time.Millisecond
 
 // forwarder returns the task if it is a Forwarder, or nil.
@@ -123,8 +123,8 @@ func (d *Driver) executor(id string, cmd []string) (Executor, error) {
 	return t, nil
 }
 
-// receive passes on the user's input and window sizes. Only the newest size is kept, so an engine that
-// does not read sizes does not block the input. receive closes ended at the end of the input.
+// receive passes on the user's input and window sizes. Only the newest size is kept, so an engine that does not read
+// sizes does not block the input. When the input ends, receive closes the channel ended.
 func receive(
 	stream drivers.ExecTaskStream, input *io.PipeWriter, sizes chan drivers.TerminalSize, ended chan<- struct{},
 ) {

@@ -51,8 +51,8 @@ func TestExecStreaming_SendsAllOutputToASlowClient(t *testing.T) {
 	}
 }
 
-// goneUser is a client that disconnects. The driver can notice this only by an error of Send, because Nomad does not
-// pass on the end of Recv.
+// goneUser is a client that disconnects. The driver learns of this only when Send fails, because Nomad does not pass on
+// the end of Recv.
 type goneUser struct{ hungUp chan struct{} }
 
 func (u goneUser) Send(*drivers.ExecTaskStreamingResponseMsg) error {

@@ -112,7 +112,8 @@ func (h *handle) delivered(by time.Time) {
 	h.deliveredBy = by
 }
 
-// stopping records that Nomad stops or destroys the task. The caller calls over when the stop is complete.
+// stopping records that Nomad stops or destroys the task. The caller must call the returned function when the stop is
+// complete.
 func (h *handle) stopping() (over func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -52,8 +52,8 @@ func runTests(m *testing.M) int {
 	if os.Getenv(nonRootVar) != "" { // started by a test of this binary
 		return m.Run()
 	}
-	// Nomad's harness leaves directories in TMPDIR, so the tests have their own. Its path is short, because paths of
-	// sockets are limited.
+	// Nomad's harness leaves directories in TMPDIR, so the tests use a separate TMPDIR. Its path is short, because the
+	// length of a socket's path is limited.
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("o%d", os.Getpid()))
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -369,7 +369,7 @@ func (a *agent) background(mark string) string {
 	return "setsid -f sleep " + mark + "; "
 }
 
-// shell returns a task that runs a script of sh; more is added to its config block.
+// shell returns a task that runs a script of sh. The lines in more are added to its config block.
 func (a *agent) shell(script, more string, change ...func(*drivers.TaskConfig)) *drivers.TaskConfig {
 	a.t.Helper()
 	return a.task(fmt.Sprintf("command = \"/bin/sh\"\nargs = [\"-c\", %q]\n%s", script, more), change...)

@@ -261,7 +261,7 @@ func (l *listener) count() int {
 	return len(l.messages)
 }
 
-// told returns a driver that explains each failure with a message, and sends each exit to calls.
+// told returns a driver that explains each failure with a message, and sends each exit to the channel calls.
 func told(calls chan Ended) testInstance {
 	w := testInstance{}
 	w.ended = func(e Ended) string {

@@ -9,8 +9,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// capabilities returns the capabilities to add for a task that runs as user, and those to drop; nil means the agent's
-// user.
+// capabilities returns the capabilities to add and to drop for a task. A nil user means the agent's own user.
 func capabilities(p PluginOptions, o TaskOptions, user *task.User) (c task.Capabilities, err error) {
 	allowed, err := task.ParseCapabilities("allow_caps", p.AllowCaps)
 	if err != nil {

@@ -72,7 +72,7 @@ func (d denied) resolve(field string, groups []string) (*account.Account, error)
 	return who, d.check(u)
 }
 
-// check returns an error if the operator denies the user or one of the user's groups; nil means the agent's own user.
+// check returns an error if the operator denies the user or one of the user's groups. A nil user means the agent's own.
 func (d denied) check(u *task.User) error {
 	if len(d.uids) == 0 && len(d.gids) == 0 {
 		return nil

@@ -113,7 +113,7 @@ var canMount = sync.OnceValue(func() bool {
 	return errors.Is(err, syscall.ENOENT)
 })
 
-// useHostPaths changes a command that can't have its own mounts to use paths on the host. It replaces each environment
+// useHostPaths makes a command use the paths on the host, if it can't have its own mounts. It replaces each environment
 // variable or argument that is exactly the path of a device or mount in the task. It returns the changes, to be shown
 // to the task's author.
 func useHostPaths(cmd *task.Command) []string {

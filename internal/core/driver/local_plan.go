@@ -257,7 +257,7 @@ var unitVariables = []string{
 }
 
 // environment returns the task's environment. Without file system isolation, Nomad includes the agent's own variables
-// in env. environment removes the variables of the agent's systemd unit, and corrects those about the user, unless the
+// in env. environment removes the variables of the agent's systemd unit, and sets USER, LOGNAME and HOME, unless the
 // job has set them. Nomad does not report which variables the job has set, so a value that equals the agent's counts as
 // inherited.
 func environment(env map[string]string, who *account.Account) []string {
@@ -312,7 +312,7 @@ func outputOf(cfg *drivers.TaskConfig, o *LogOptions, c task.Collector) (task.Ou
 
 // limits converts the job's resources block. Without memory_max, memory is a hard limit. With memory_max, memory is the
 // amount that the kernel tries to leave to the task, and memory_max is the hard limit, or -1 for none. A task with a
-// hard limit can use as much swap as its options set.
+// hard limit can use as much swap as its options allow.
 func limits(r *drivers.Resources, o TaskOptions) cgroup.Limits {
 	var l cgroup.Limits
 	if n := r.NomadResources; n != nil {

@@ -120,7 +120,7 @@ func load(offset uint32) asm.Instruction { return asm.LoadAbsolute{Off: offset, 
 
 // programOf compiles a profile. It skips system calls that this machine does not have, as libseccomp does. All
 // conditional rules of a call come before its unconditional ones. A process that uses another machine's ABI is killed,
-// whatever the profile says: that ABI has other numbers for calls.
+// whatever the profile says, because the numbers of its system calls have other meanings.
 //
 //nolint:gosec // numbers of system calls, and lengths of short blocks
 func programOf(profile *specs.LinuxSeccomp) ([]asm.Instruction, error) {
@@ -224,7 +224,7 @@ func alternatives(args []specs.LinuxSeccompArg) ([][]specs.LinuxSeccompArg, erro
 	return [][]specs.LinuxSeccompArg{args}, nil
 }
 
-// ifMet returns instructions that return an action if all conditions are met, and otherwise load the number again.
+// ifMet returns instructions that return an action if all conditions are met, and otherwise reload the call's number.
 func ifMet(conditions []specs.LinuxSeccompArg, action uint32) []asm.Instruction {
 	block := []asm.Instruction{asm.RetConstant{Val: action}}
 	allows := action == unix.SECCOMP_RET_ALLOW || action == unix.SECCOMP_RET_LOG
@@ -236,7 +236,7 @@ func ifMet(conditions []specs.LinuxSeccompArg, action uint32) []asm.Instruction 
 
 // comparisons define how a 64-bit argument is compared in two halves. A condition is met if high is true for the high
 // half, or if the high halves are equal and low is true for the low half. If high is JumpEqual, only the second case
-// counts. large means: a condition on a value below 1<<32 is met by all arguments from 1<<32 up.
+// counts. The field large is set if all arguments from 1<<32 up meet a condition on a smaller value.
 var comparisons = map[specs.LinuxSeccompOperator]struct {
 	high, low asm.JumpTest
 	large     bool
@@ -250,9 +250,9 @@ var comparisons = map[specs.LinuxSeccompOperator]struct {
 	specs.OpGreaterEqual: {asm.JumpGreaterThan, asm.JumpGreaterOrEqual, true},
 }
 
-// compare returns instructions that skip the following instructions, more in number, unless the condition arg is met.
-// allows is set if the rule allows the call. The kernel ignores the high half of many arguments, such as ints. So if
-// the value's high half is 0, an argument's high half must not permit a call that its low half forbids.
+// compare returns instructions that skip the next instructions unless the condition arg is met. The number to skip is
+// in more, and allows is set if the rule allows the call. The kernel ignores the high half of many arguments, such as
+// ints. So if the value's high half is 0, an argument's high half must not permit a call that its low half forbids.
 //
 //nolint:gosec // halves of 64 bits, and lengths of short blocks
 func compare(arg specs.LinuxSeccompArg, allows bool, more int) []asm.Instruction {
