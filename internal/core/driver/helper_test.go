@@ -361,7 +361,7 @@ func (a *agent) task(config string, change ...func(*drivers.TaskConfig)) *driver
 }
 
 // background returns a line of a script that starts a sleep in the background. The sleep must end with the task. If
-// tasks have a cgroup, the sleep has its own session.
+// tasks have a cgroup, it must end even in its own session.
 func (a *agent) background(mark string) string {
 	if a.share == "" {
 		return "sleep " + mark + " & "

@@ -34,13 +34,13 @@ type local struct {
 
 	mu      sync.Mutex
 	clients map[string]*supervisor.Client // by store directory; usually one
-	tasks   map[string]*localTask         // by id; the clients report events and exits to them
+	tasks   map[string]*localTask         // by id; each gets its events and its exit from a client
 	starts  map[string]chan struct{}      // by allocation and task: closed when the start is over
 	users   map[string]string             // dynamic users of recovered tasks, by allocation and task (rememberUser)
 	swept   time.Time                     // when abandoned tasks were last searched for
 }
 
-// settings are those of the last configuration.
+// settings result from the last configuration.
 type settings struct {
 	options PluginOptions
 	root    string // <state_dir>/<name>, with one store for each agent; empty before SetConfig

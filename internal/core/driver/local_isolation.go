@@ -14,8 +14,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// parseIsolate parses the values of the option isolate, which a plugin and a task have. Each value names a resource
-// that the task does not share with the host.
+// parseIsolate parses the values of the option isolate of a plugin or a task. Each value names a resource that the task
+// does not share with the host.
 func parseIsolate(names ...string) (own task.Isolation, err error) {
 	for _, name := range names {
 		switch name {

@@ -16,7 +16,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// network returns a change of a task: it sets the DNS settings and the host name of the group's network.
+// network returns a function that sets the DNS settings and the host name of a task's group network.
 func network(dns *drivers.DNSConfig, hostname string) func(*drivers.TaskConfig) {
 	return func(c *drivers.TaskConfig) {
 		c.DNS = dns

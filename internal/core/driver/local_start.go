@@ -29,7 +29,7 @@ func (l *local) Start(ctx context.Context, s *Start) (Task, error) {
 	}
 	defer over()
 	t.client = l.client(t.storeDir)
-	// must precede the launch, during which the supervisor may already report events of the task
+	// register the task before the launch, during which the supervisor may already report its events
 	err = l.holdNew(t)
 	if err != nil {
 		return nil, err
@@ -47,8 +47,8 @@ func (l *local) Start(ctx context.Context, s *Start) (Task, error) {
 	return t, nil
 }
 
-// recoverable marks an error of a start that may succeed later, for example when a device is plugged in again. The
-// job's restart policy then applies.
+// recoverable marks err as recoverable if the same start may succeed later, for example when a device is plugged in
+// again. The job's restart policy then applies.
 func recoverable(err error) error {
 	var e *launch.Error
 	if errors.As(err, &e) && e.Temporary {

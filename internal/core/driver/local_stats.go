@@ -45,7 +45,7 @@ func newSampler(c cpustats.Compute) *sampler {
 	return &sampler{compute: c, total: cpustats.New(c), user: cpustats.New(c), system: cpustats.New(c)}
 }
 
-// measure converts counters in nanoseconds. Without a topology, measure reports no ticks: a tick is a share of the MHz.
+// measure converts counters in nanoseconds. It reports ticks only if the MHz of the cores are known.
 func (s *sampler) measure(total, user, system cgroup.Value) *drivers.CpuStats {
 	cpu := &drivers.CpuStats{Percent: s.total.Percent(float64(total.N)), Measured: []string{"Percent", "Total Ticks"}}
 	if s.compute.NumCores > 0 {

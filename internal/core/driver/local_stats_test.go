@@ -43,7 +43,7 @@ func TestSampler_DistinguishesUserFromSystemTime(t *testing.T) {
 	_, group, dir := busy(t)
 	s := testSampler()
 	usec := uint64(0)
-	const nearly = 0.99 // the tolerance, because the figures are read one after the other
+	const nearly = 0.99 // the figures may differ by 1 %, because they are read one after the other
 	var last time.Time
 	var lastTook time.Duration
 	// repeat until a sample is precise: percentages refer to the time between two samples, which varies on a busy machine

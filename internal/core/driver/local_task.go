@@ -73,7 +73,7 @@ func (t *localTask) Saved() ([]byte, error) {
 	return b, err
 }
 
-// load restores a task from the state on disk or, if that can't be read, from the state in its handle (b).
+// load restores a task from the state on disk or, if that can't be read, from the state in its saved handle b.
 func (l *local) load(id string, b []byte) (*localTask, error) {
 	var saved savedTask
 	if err := json.Unmarshal(b, &saved); err != nil {
@@ -134,8 +134,8 @@ func (t *localTask) exited(e *task.Exit) {
 	t.End(e)
 }
 
-// reportOOM emits an event if more processes were killed than it has reported. The task itself continues or has
-// succeeded.
+// reportOOM emits an event if the OOM killer has killed more processes since the last one. It is called for a task that
+// still runs, or that has not failed: for other tasks, the exit reports the kill.
 func (t *localTask) reportOOM(kills uint64) {
 	t.mu.Lock()
 	more := kills > max(t.oomKills, t.state.OOMKills)
@@ -193,8 +193,8 @@ func (t *localTask) signal(ctx context.Context, sig unix.Signal, mode task.KillM
 	return t.client.Signal(ctx, t.id, sig, mode)
 }
 
-// abandon ends the tracking of the task by this process. The client must forget the task too: it reports each exit only
-// once, but must report this exit again if RecoverTask is called again.
+// abandon stops tracking the task in this process. The client must forget the task too, because it reports each exit
+// only once, and a later RecoverTask for the task needs the exit again.
 func (t *localTask) abandon() {
 	t.client.Forget(t.id)
 	t.End(nil)

@@ -23,7 +23,7 @@ func TestUnplug_IsReportedAndStopsATaskWithOnUnplugStop(t *testing.T) {
 		var err error
 		events, err = a.TaskEvents(t.Context())
 		must.NoError(t, err)
-		_, err = a.WaitTask(t.Context(), id) // only after this call, the driver delivers events
+		_, err = a.WaitTask(t.Context(), id) // the driver delivers events only after this call
 		must.NoError(t, err)
 	}
 	says := func(want string) {

@@ -85,7 +85,7 @@ func unveiledPaths(option string, texts []string) (paths []task.UnveiledPath, er
 	return paths, nil
 }
 
-// unveilLimit describes what this kernel lacks for the confinement that the options require; "" means nothing.
+// unveilLimit describes what this kernel lacks for the confinement that the options require, or returns "".
 func unveilLimit(p PluginOptions, abi int) string {
 	switch {
 	case p.Unveil == unveilOff || abi >= landlock.Complete:

@@ -16,7 +16,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// Drivers on the local engine do not change its capabilities. Their pages refer to exec-lite's page.
+// Only exec-lite's page is checked, because the pages of the other drivers on the local engine refer to it.
 func TestCapabilities_MatchThePage(t *testing.T) {
 	testsupport.NeedRoot(t)
 	caps, err := start(t, nil).Capabilities()

@@ -78,7 +78,7 @@ type Capable interface {
 // UserDefaulter is an Instance whose tasks have a default user other than the agent's.
 type UserDefaulter interface {
 	// DefaultUser returns the user of tasks whose job sets none, in the format of a job. It is used only
-	// if the agent is root. An empty string is the agent's own user.
+	// if the agent is root. An empty string stands for the agent's own user.
 	DefaultUser() string
 }
 
@@ -107,8 +107,8 @@ func (r Request[T]) User() *task.User { return r.base.User }
 // can identify the task that has the resource. The directory belongs to the supervisor: put nothing there.
 func (r Request[T]) StateDir() string { return r.stateDir }
 
-// Event emits a task event immediately. Nomad keeps the last ten events of a task, including its
-// own (structs.TaskState). Event may be called from any goroutine until Command returns.
+// Event emits a task event immediately. Nomad keeps the last ten events of a task, including those of Nomad itself
+// (structs.TaskState). Event may be called from any goroutine until Command returns.
 func (r Request[T]) Event(format string, args ...any) { r.event(fmt.Sprintf(format, args...)) }
 
 // Finally registers f to be called at the end of the start, successful or not. Functions are called
@@ -133,7 +133,7 @@ func (s *startup) runFinally() {
 type Run struct {
 	ID         string                 // Nomad's task id, new for each start
 	Command    *task.Command          // nil if the engine does not know it
-	Attributes map[string]string      // for people, such as the pid
+	Attributes map[string]string      // shown to users, such as the pid
 	Network    *drivers.DriverNetwork // where the task can be reached, nil for the host's own addresses
 
 	// AllocDir and Task locate the task's files: <AllocDir>/<Task> is its directory, and
@@ -141,7 +141,7 @@ type Run struct {
 	// write to both.
 	AllocDir, Task string
 
-	// StderrFrom is where this run's stderr begins, because earlier runs write to the same files.
+	// StderrFrom is where the stderr of this run begins, in files to which earlier runs may have written.
 	StderrFrom task.LogPlace
 }
 

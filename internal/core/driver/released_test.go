@@ -99,7 +99,7 @@ func TestState_OfEachReleaseIsRead(t *testing.T) {
 	})
 }
 
-// readState reads a task's directory with this content of its state.
+// readState reads a task's directory in which the state file has this content.
 func readState(t *testing.T, dir string, content []byte) *task.State {
 	t.Helper()
 	var id struct{ ID string }
@@ -127,7 +127,7 @@ func readState(t *testing.T, dir string, content []byte) *task.State {
 	return states[0]
 }
 
-// readHandle reads the stored handle, and the same one with fields that a later version might add.
+// readHandle reads the stored handle, and then the same handle with fields that a later version might add.
 func readHandle(t *testing.T, saved []byte, st *task.State) {
 	th := drivers.NewTaskHandle(1)
 	th.Config, th.DriverState = &drivers.TaskConfig{ID: st.ID, AllocID: st.AllocID, Name: st.Task}, saved

@@ -158,7 +158,7 @@ func TestStopTask_PutsEventsIntoTheExitMessage(t *testing.T) {
 		testsupport.Eventually(t, "it is ready", func() bool { return a.output(cfg) == "r\n" })
 		h, err := a.driver.handle(cfg.ID)
 		must.NoError(t, err)
-		h.delivered(time.Now().Add(time.Hour)) // as if Nomad took the task's events only in an hour
+		h.delivered(time.Now().Add(time.Hour)) // as if Nomad took the task's events only after an hour
 		must.NoError(t, a.StopTask(cfg.ID, row.timeout, "SIGINT"))
 		r := await(t, name+": the exit, which nothing holds back", waits)
 		var messages []string

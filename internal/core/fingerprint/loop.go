@@ -89,7 +89,7 @@ func (l Loop[T]) run(ctx context.Context, values chan<- T) {
 		}
 
 		if l.Settle > 0 && len(l.Kick) > 0 {
-			<-l.Kick // the probe below serves this kick; a kick during the probe causes another one
+			<-l.Kick // the probe below serves this kick; a kick during the probe causes another probe
 		}
 		var value T
 		err := Guard(func() (err error) {

@@ -169,7 +169,7 @@ func TestLoop_BacksOffAfterAPanic(t *testing.T) {
 		if !errors.As(failure.get(), &p) || len(p.Stack) == 0 {
 			t.Errorf("got %v without a stack", failure.get())
 		}
-		for range 100 { // over half a second
+		for range 100 { // within half a second
 			kicker.Kick()
 			time.Sleep(5 * time.Millisecond)
 		}
