@@ -54,20 +54,20 @@ func Main[C any](p Plugin[C]) {
 // Instance is a plugin with its configuration. It may also implement EventSource, StatsReporter,
 // Releaser and Tuned. The core detects these interfaces by their methods.
 type Instance interface {
-	// List returns every device that currently exists, in any order. A group may be split into several
-	// parts. List is called by one goroutine at a time and must return soon after ctx ends. After an
-	// error or a panic, the last list remains valid, and List is called again, with increasing delays.
-	// The error does not reach Nomad, which would drop the plugin permanently
-	// (client/devicemanager/instance.go, fingerprint). Items that Nomad would refuse are left out and
-	// logged.
+	// List returns every device that currently exists, in any order. A group may be split into several parts. List is
+	// called by one goroutine at a time and must return soon after ctx ends. After an error or a panic, the last list
+	// remains valid, and List is called again, with increasing delays. The error does not reach Nomad, which would drop
+	// the plugin permanently (client/devicemanager/instance.go, fingerprint). Groups, attributes and devices that Nomad
+	// would refuse are left out and logged.
 	List(ctx context.Context) ([]Group, error)
 
 	// Reserve returns the devices, mounts and environment variables for a task. Each id is from the last List, was
 	// healthy then, and occurs once. Nomad calls Reserve once for each device block of an allocation's task, but not
-	// when the task is restarted (client/allocrunner/taskrunner, device_hook.go), so the result must stay valid when
-	// the device is plugged in again. Reserve may be called concurrently. An error fails the allocation with the
-	// error's text; if the error wraps ErrVanished or ErrInUse, the core first waits and tries again. The core adds an
-	// environment variable from which drivers can restore the devices and mounts (package reservation).
+	// when the task is restarted (client/allocrunner/taskrunner, device_hook.go). The result must therefore stay valid
+	// for restarts of the task, even after the device was plugged in again. Reserve may be called concurrently. An
+	// error fails the allocation with the error's text; if the error wraps ErrVanished or ErrInUse, the core first
+	// waits and tries again. The core adds an environment variable from which drivers can restore the devices and
+	// mounts (package reservation).
 	Reserve(ctx context.Context, ids []string) (*device.ContainerReservation, error)
 }
 

@@ -36,7 +36,7 @@ func (p *Server) Reserve(ids []string) (*device.ContainerReservation, error) {
 	case err != nil:
 		return nil, err
 	case len(ids) == 0:
-		// the scheduler requests none if no healthy device meets a constraint
+		// the scheduler requests an empty list if no healthy device meets a constraint
 		return nil, errors.New("no device was requested: a constraint in the job names a device that is unhealthy or missing")
 	}
 	ids = slices.Sorted(slices.Values(ids))

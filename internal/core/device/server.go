@@ -59,8 +59,8 @@ type instance struct {
 	releaser Releaser
 }
 
-// New returns the device plugin that Nomad calls. It does nothing until it is configured and called. When ctx ends,
-// calls of Reserve that are waiting return an error.
+// New returns the device plugin that Nomad calls. It does nothing before Nomad calls it. When ctx ends, calls of
+// Reserve that are waiting return an error.
 func New[C any](ctx context.Context, logger hclog.Logger, p Plugin[C]) *Server {
 	config := schema.Of[C]()
 	logger = logger.Named(p.Name)
