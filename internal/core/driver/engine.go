@@ -181,8 +181,8 @@ type Forwarder interface {
 
 // Executor is a Task in which commands can be run.
 type Executor interface {
-	// Exec runs a command in the task and returns its exit after all output is written. The command is
-	// killed when ctx ends. Streams may be nil. If Stdout and Stderr are the same, only one goroutine
-	// may write at a time. Exec closes each stream at its end.
+	// Exec runs a command in the task and returns its exit after all output is written. The command is killed when ctx
+	// ends. Streams may be nil. If Stdout and Stderr are the same, only one goroutine may write at a time. Exec closes
+	// each stream when that stream has ended.
 	Exec(ctx context.Context, o *drivers.ExecOptions) (*task.Exit, error)
 }

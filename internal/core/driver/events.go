@@ -126,9 +126,9 @@ func (d *Driver) hasListeners() bool {
 	return d.listeners > 0
 }
 
-// emit sends an event to Nomad, or keeps it pending until Nomad listens: after a start of the
-// plugin, Nomad recovers tasks first, and the eventer drops events without a listener. The result
-// is an estimate of when Nomad has taken the event.
+// emit sends an event to Nomad, or keeps it pending until Nomad listens. This is necessary because Nomad recovers tasks
+// first after a start of the plugin, and the eventer drops events without a listener. The result is an estimate of when
+// Nomad will have taken the event.
 func (d *Driver) emit(e *drivers.TaskEvent) (deliveredBy time.Time) {
 	now := time.Now()
 	d.mu.Lock()

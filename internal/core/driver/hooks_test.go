@@ -546,7 +546,7 @@ func TestWaitTask_DeliversExitsAfterTheirEvents(t *testing.T) {
 		test.False(t, waited < deliveryTime, test.Sprintf("an exit came %v after its event", waited))
 		reasons, exits = append(reasons, times[1]), append(exits, exited[id])
 	}
-	// only a lower bound: a busy machine is slower
+	// check only a lower bound, because a busy machine is slower
 	first, last := slices.MinFunc(reasons, time.Time.Compare), slices.MaxFunc(exits, time.Time.Compare)
 	waited := last.Sub(first)
 	test.False(t, waited < deliveryTime+(tasks-1)*queuedTime,

@@ -220,7 +220,7 @@ func TestDestroyTask_KillsATaskKnownOnlyFromDisk(t *testing.T) {
 	a.destroy(cfg.ID)
 }
 
-// RecoverTask forgets the task if it fails to record the claim. Another attempt must still find the exit.
+// RecoverTask forgets the task if it fails to record the claim. The next RecoverTask must still find the exit.
 func TestRecoverTask_KeepsTheExitAfterAFailedAttempt(t *testing.T) {
 	a := start(t, nil)
 	cfg := a.shell("exit 7", "")
@@ -447,7 +447,7 @@ func TestLifecycle_KeepsEventsPendingUntilNomadWaits(t *testing.T) {
 	})
 }
 
-// Parts of a message may come from a task: they must not control a terminal.
+// Parts of a message may come from a task, so they must not control a terminal.
 func TestEvents_ArePrintable(t *testing.T) {
 	e := taskEvent(&drivers.TaskConfig{ID: "id"}, "Failed: \x1b[2Jtext\a")
 	test.Eq(t, "Failed:  [2Jtext ", e.Message)

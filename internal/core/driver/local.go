@@ -98,8 +98,7 @@ func (l *local) configure(o PluginOptions, agent *base.AgentConfig) error {
 	return nil
 }
 
-// Capabilities is part of Capable. Only the interceptor of package plugin sends
-// DisableLogCollection.
+// Capabilities is part of Capable. DisableLogCollection reaches Nomad only through the interceptor of package plugin.
 func (l *local) Capabilities(c *drivers.Capabilities) {
 	c.NetIsolationModes = append(c.NetIsolationModes, drivers.NetIsolationModeGroup)
 	if canMount() {
@@ -140,8 +139,8 @@ func (l *local) Recover(ctx context.Context, c *drivers.TaskConfig, saved []byte
 	return t, nil
 }
 
-// Destroy is part of Engine. If this process does not know the task, Destroy searches the stores of all agents for the
-// task's id, which is unique: Nomad passes nothing else that identifies the store.
+// Destroy is part of Engine. Nomad passes the task's id, which is unique, but nothing that identifies the store. If
+// this process does not know the task, Destroy therefore searches the stores of all agents.
 func (l *local) Destroy(ctx context.Context, id string) error {
 	if t := l.task(id); t != nil {
 		return t.destroy(ctx)

@@ -59,7 +59,7 @@ func TestCheckCommand_RefusesTooLargeCommands(t *testing.T) {
 				cfg.Env[k] = v
 			}
 		})
-		_, _, err := a.driver.StartTask(cfg) // not through the agent, whose connection is limited to 4 MiB
+		_, _, err := a.driver.StartTask(cfg) // not through the agent, which limits messages to 4 MiB
 		if err == nil {
 			t.Errorf("%s: it started", name)
 			a.destroy(cfg.ID)

@@ -21,8 +21,7 @@ import (
 // names no user when such a task restarts, and may give the task's user to another task. So the driver remembers
 // the users of the tasks that it recovers, and never runs two tasks as the same dynamic user.
 
-// userOf returns the user of a task that is about to start, as a job would name the user; "" means the agent's own
-// user.
+// userOf returns the user of a task that is about to start, in the format of a job's user, or "" for the agent's own.
 func (l *local) userOf(s *Start, storeDir string) (string, error) {
 	name := s.Task.User
 	if name == "" && l.settings.Load().options.DynamicUsers {

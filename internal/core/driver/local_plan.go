@@ -74,8 +74,7 @@ func (l *local) plan(ctx context.Context, s *Start, t *localTask) (notes []strin
 	if err != nil {
 		return nil, err
 	}
-	// the job's author controls what volumes and these files contain, but programs with root's rights, such as su, trust
-	// them
+	// programs with root's rights, such as su, would trust volumes and files whose content the job's author controls
 	distrusted := !trusted(&base) || len(base.Isolation.Files) > 0
 	runsAs, err := orAgents(base.User)
 	if err != nil {

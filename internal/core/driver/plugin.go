@@ -101,10 +101,10 @@ func (r Request[T]) Run(program string, args ...string) *task.Command {
 // User returns the user that the task will run as, or nil for the agent's own.
 func (r Request[T]) User() *task.User { return r.base.User }
 
-// StateDir returns a directory that exists from the creation of the task's process until
-// DestroyTask has removed everything that belongs to the task, even if the plugin or the supervisor is
-// killed in between. A resource that the task acquires is in use while the directory exists, so the path
-// can identify the task that has the resource. The directory belongs to the supervisor: put nothing there.
+// StateDir returns a directory that exists from the creation of the task's process until DestroyTask has removed
+// everything that belongs to the task, even if the plugin or the supervisor is killed in between. A driver can store
+// the directory's path with a resource that the task acquires: the resource is in use as long as the directory exists.
+// The directory belongs to the supervisor: put nothing there.
 func (r Request[T]) StateDir() string { return r.stateDir }
 
 // Event emits a task event immediately. Nomad keeps the last ten events of a task, including those of Nomad itself

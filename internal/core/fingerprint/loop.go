@@ -28,8 +28,8 @@ type Loop[T any] struct {
 	// loops must not share a channel.
 	Kick <-chan struct{}
 
-	// Settle is the time from a kick to its probe, which also serves all further kicks in that time. If Settle is zero,
-	// each kick causes its own probe immediately.
+	// Settle is the time from a kick to the probe that it causes. This probe also serves all further kicks until then.
+	// If Settle is zero, each kick causes its own probe immediately.
 	Settle time.Duration
 
 	// Failed returns the value to send after a failed probe, such as the last value marked unhealthy.
