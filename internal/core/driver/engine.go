@@ -154,8 +154,8 @@ type Saver interface {
 // Claimer is a Task that Start can find again without its handle.
 type Claimer interface {
 	// Claim records that an agent knows of this run. It is called before the agent gets any result on which it may act.
-	// An unclaimed run was started for an agent that was killed during StartTask. A Start for the same allocation, task
-	// and configuration may return such a run.
+	// A run that is not claimed may have been started for an agent that was killed during StartTask. A Start for the
+	// same allocation, task and configuration may therefore return it.
 	Claim() error
 }
 
