@@ -47,9 +47,10 @@ func newSampler(c cpustats.Compute) *sampler {
 
 // measure converts counters in nanoseconds. It reports ticks only if the MHz of the cores are known.
 func (s *sampler) measure(total, user, system cgroup.Value) *drivers.CpuStats {
-	cpu := &drivers.CpuStats{Percent: s.total.Percent(float64(total.N)), Measured: []string{"Percent", "Total Ticks"}}
+	cpu := &drivers.CpuStats{Percent: s.total.Percent(float64(total.N)), Measured: []string{"Percent"}}
 	if s.compute.NumCores > 0 {
 		cpu.TotalTicks = s.total.TicksConsumed(cpu.Percent)
+		cpu.Measured = append(cpu.Measured, "Total Ticks")
 	}
 	if user.Known && system.Known {
 		cpu.UserMode, cpu.SystemMode = s.user.Percent(float64(user.N)), s.system.Percent(float64(system.N))

@@ -39,6 +39,13 @@ func busy(t *testing.T) (pid int, group cgroup.Group, dir string) {
 
 func testSampler() *sampler { return newSampler(cpustats.Compute{TotalCompute: 4000, NumCores: 4}) }
 
+func TestSampler_ReportsTicksOnlyIfTheCoresAreKnown(t *testing.T) {
+	known := testSampler().measure(cgroup.Value{N: 1, Known: true}, cgroup.Value{}, cgroup.Value{})
+	must.Eq(t, []string{"Percent", "Total Ticks"}, known.Measured)
+	unknown := newSampler(cpustats.Compute{}).measure(cgroup.Value{N: 1, Known: true}, cgroup.Value{}, cgroup.Value{})
+	must.Eq(t, []string{"Percent"}, unknown.Measured)
+}
+
 func TestSampler_DistinguishesUserFromSystemTime(t *testing.T) {
 	_, group, dir := busy(t)
 	s := testSampler()
