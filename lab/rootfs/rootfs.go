@@ -46,7 +46,7 @@ var layout = []struct {
 	{"etc/resolv.conf", 0o644, ""},
 }
 
-// Root is a running root file system.
+// Root is a root file system in which an init runs.
 type Root struct {
 	Dir string // its path on the machine, to add or read files
 

@@ -31,11 +31,11 @@ type output struct {
 
 	watching sync.Once
 
-	opened  chan struct{} // closed after the attempt to open the FIFOs and files
-	streams []*stream     // set before opened is closed
-	held    []*os.File    // FIFOs of Nomad's logmon, set before opened is closed
-	from    task.LogPlace // start of a new task's stderr, set before opened is closed
-	err     error         // why the attempt failed, set before opened is closed
+	opened  chan struct{} // closed when the fields below are set: the FIFOs and files are open, or err says why not
+	streams []*stream
+	held    []*os.File    // FIFOs of Nomad's logmon
+	from    task.LogPlace // where the stderr of a new task begins in the logs
+	err     error
 }
 
 // stream is the stdout or the stderr of a task with CollectorDriver.

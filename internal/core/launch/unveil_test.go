@@ -59,7 +59,7 @@ func unveiled(t *testing.T, dir, script string, paths ...string) *Spec {
 func TestUnveil_AllowsOnlyTheNamedPaths(t *testing.T) {
 	const denied = "ermission denied"
 	for _, row := range []struct{ paths, script, want string }{
-		{"", "echo text | tr a-z A-Z", "TEXT"}, // programs of the machine
+		{"", "echo text | tr a-z A-Z", "TEXT"}, // the machine's programs are visible
 		{"", "id -un", "nobody"},
 		{"", "echo thrown away >/dev/null; echo done", "done"},
 		{"", "cat open/file", denied},

@@ -97,7 +97,7 @@ func newNode(t testing.TB, pool zfsfuse.Pool) *node {
 	return n
 }
 
-// write writes the operator's file, whose class "fast" gets these options.
+// write writes the operator's file. It has one class, "fast", with the options in the parameter class.
 func (n *node) write(class string) {
 	n.t.Helper()
 	text := fmt.Sprintf("zfs = %q\nclass \"fast\" {\n  root = %q\n  %s\n}\n", n.pool.Program, n.pool.Root, class)

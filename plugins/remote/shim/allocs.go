@@ -192,7 +192,7 @@ func (h *host) files(ctx context.Context, r *FilesRequest, archive io.Reader) er
 // there give tar no more rights than the task has. unpack ends when the context ends.
 func unpack(ctx context.Context, archive io.Reader, dir string, uid, gid int) error {
 	var said plain.Tail
-	cmd := exec.CommandContext(ctx, "tar", "-x", "-p", "-m", "-f", "-") // -m sets no times: the node's clock may differ
+	cmd := exec.CommandContext(ctx, "tar", "-x", "-p", "-m", "-f", "-") // -m: ignore file times, as clocks differ
 	cmd.Dir, cmd.Stderr = dir, &said
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C"}
 	if uid != os.Geteuid() {

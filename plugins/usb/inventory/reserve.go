@@ -62,8 +62,8 @@ func (s *usbDevice) pluggedInStill(root fs.FS) bool {
 	return s.hasItsNumbers(root) && sysfs.Serial(root, s.Name) == s.Serial
 }
 
-// hasItsNumbers is pluggedInStill without the serial number, whose read may block. It can't tell the device from
-// another one of the same product that got its address after a reset of the controller.
+// hasItsNumbers is pluggedInStill without the serial number, because reading that may block. After a reset of the
+// controller, another device of the same product may have got the address, and hasItsNumbers reports true for it.
 func (s *usbDevice) hasItsNumbers(root fs.FS) bool {
 	now, ok := sysfs.Identify(root, s.Name)
 	return ok && now.Address == s.Address && now.ID == s.ID

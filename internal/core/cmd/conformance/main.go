@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Command conformance runs the cases of package conformance against the binary of a driver plugin, and prints the
-// result of each case. An example is go tool mage conformance bin/nomad-driver-exec-lite.
+// result of each case. Usually it is called by mage: `go tool mage conformance bin/nomad-driver-exec-lite`.
 package main
 
 import (
