@@ -20,14 +20,15 @@ import (
 const resultsDir = "bin/test"
 
 // Test runs the tests of every module except the long ones (see testsupport.Long). Five packages run at a time, even on
-// fewer processors, because tests mostly wait. The slowest packages start first, and the small ones of the core last.
+// fewer processors, because tests mostly wait. The packages that take longest start first, and small ones last.
 func Test(ctx context.Context, root string) error {
 	plugins, err := pluginPackages(root)
 	if err != nil {
 		return err
 	}
 	slow := []string{
-		"./lab/e2e/...", "./internal/core/supervisor", "./plugins/remote/...", "./internal/core/driver", "./lab/...",
+		"./lab/e2e/...", "./internal/core/supervisor", "./plugins/remote/...", "./internal/core/driver",
+		"./internal/core/device", "./internal/core/launch", "./lab/...",
 	}
 	return run(ctx, root, "test", slices.Concat(slow, plugins, []string{"work"}), "-short", "-p=5")
 }
