@@ -36,7 +36,7 @@ func (l *Lab) Up(ctx context.Context, with With) error {
 	l.hint("lab:run plugins/exec-lite/example/hello.nomad.hcl")
 	l.hint("lab:shell # a shell with nomad on its PATH, and NOMAD_ADDR set")
 	if a.Info().Runtime == agent.Host && os.Geteuid() != 0 {
-		l.say("\nThe agent is not root: tasks can't run as other users, have cgroup limits or use Nomad's driver exec.")
+		l.say("\nThe agent is not root: tasks can't run as other users, have cgroup limits or use Nomad's exec driver.")
 	}
 	return nil
 }

@@ -165,7 +165,7 @@ func (p *partition) end(w *way) {
 }
 
 // ask makes a call, and adds it to the history when the response arrives. If no response arrives, the outcome is
-// unknown, and end adds the call.
+// unknown, and the method end adds the call.
 func (p *partition) ask(w *way, c call) outcome {
 	op := porcupine.Operation{Input: c, Call: int64(time.Since(p.begun))}
 	got, err := p.send(w, c)

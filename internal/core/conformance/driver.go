@@ -186,7 +186,7 @@ func eventually(limit time.Duration, holds func() bool) bool {
 	return true
 }
 
-// receive returns the next value of a stream. It ends the case if no value arrives within the time limit soon.
+// receive returns the next value of a stream. If none arrives within the constant soon, it ends the case.
 func receive[T any](c *check, ch <-chan T, what string) T {
 	select {
 	case v, open := <-ch:

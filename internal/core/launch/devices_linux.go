@@ -225,7 +225,7 @@ func (g *exposed) open() *Error {
 	return nil
 }
 
-// checkExists checks that a device at its path on the host exists. It ignores other errors, such as missing access:
+// checkExists checks that a device exists on the host. It ignores other errors, such as missing access:
 // the program gets these when it opens the device.
 func checkExists(device string) *Error {
 	var st unix.Stat_t

@@ -141,7 +141,7 @@ func (p properties) tags() Tags {
 	return nil
 }
 
-// ours reports whether this package made the dataset.
+// ours reports whether this package made or adopted the dataset: it is a file system with our tags.
 func (p properties) ours() bool { return p.value("type") == "filesystem" && p.tags() != nil }
 
 func (p properties) dataset(name string, mounted []*mountinfo.Info) Dataset {

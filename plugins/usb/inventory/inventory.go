@@ -86,7 +86,7 @@ type usbDevice struct {
 	problem string
 	dir     string // name of the directory of its shadow nodes, empty without shadow nodes
 	replugs int
-	newID   string // if this is a copy with a previous id: the current id
+	newID   string // set only in a copy under a previous id: the id that the device has now
 }
 
 // plug identifies one connection of a device to a port. It has more fields than the address, because after a reset of

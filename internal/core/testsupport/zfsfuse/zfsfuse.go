@@ -136,7 +136,7 @@ func start(ctx context.Context, dir string, o Options) error {
 			text, _ := os.ReadFile(log.Name())
 			return fmt.Errorf("zfs-fuse exited: %s (%w)", strings.TrimSpace(string(text)), err)
 		case <-ctx.Done():
-			return errors.Join(fmt.Errorf("zfs-fuse does not accept commands: %w", ctx.Err()), cmd.Process.Kill())
+			return errors.Join(fmt.Errorf("zfs-fuse did not accept commands in time: %w", ctx.Err()), cmd.Process.Kill())
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
