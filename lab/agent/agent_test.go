@@ -146,15 +146,10 @@ func TestAgent_CloseWaitsForTasksOfPurgedJobs(t *testing.T) {
 	job.TaskGroups[0].Tasks[0].SetConfig("command", "/bin/sh").SetConfig("args", []string{"-c", script})
 	_, _, err := a.Client().Jobs().Register(job, nil)
 	must.NoError(t, err)
-	testsupport.Eventually(t, "the task traps the signal", func() bool { return exists(started) })
+	testsupport.Eventually(t, "the task traps the signal", func() bool { return testsupport.Exists(started) })
 	must.NoError(t, agent.Purge(t.Context(), a.Client(), "default", "s"))
 	must.NoError(t, a.Close(t.Context()))
-	must.True(t, exists(ended), must.Sprint("Close killed the task, which had 5 s to end"))
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
+	must.True(t, testsupport.Exists(ended), must.Sprint("Close killed the task, which had 5 s to end"))
 }
 
 func TestAgent_ClosingAClientKeepsTasksOfOtherNodes(t *testing.T) {

@@ -10,7 +10,6 @@ package e2e
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/build"
 	"github.com/outrider-dev/outrider/lab/e2e/features"
 	"github.com/outrider-dev/outrider/lab/internal/gobuild"
@@ -47,11 +47,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	flag.Parse()
-	// allow more parallel tests than the machine has processors, because the tests mostly wait
-	if !set("test.parallel") {
-		flag.Set("test.parallel", "5")
-	}
+	testsupport.RunInParallel(5) // the tests mostly wait
 	code, err := 1, prepare()
 	if err == nil {
 		code = m.Run()
@@ -63,11 +59,6 @@ func TestMain(m *testing.M) {
 		code = 1
 	}
 	os.Exit(code)
-}
-
-func set(name string) (found bool) {
-	flag.Visit(func(f *flag.Flag) { found = found || f.Name == name })
-	return found
 }
 
 // prepare builds the programs, and makes the directories.

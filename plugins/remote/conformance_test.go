@@ -4,12 +4,12 @@
 package main
 
 import (
-	"flag"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/outrider-dev/outrider/internal/core/conformance"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/internal/core/testsupport/sshd/sshdtest"
 
 	"github.com/outrider-dev/outrider/plugins/remote/driver"
@@ -23,8 +23,7 @@ func TestMain(m *testing.M) {
 			return
 		}
 	}
-	flag.Parse()
-	_ = flag.Set("test.parallel", "8") // the tests mostly wait until an idle supervisor ends
+	testsupport.RunInParallel(8) // the tests mostly wait until an idle supervisor ends
 	conformance.Main(m, main)
 }
 

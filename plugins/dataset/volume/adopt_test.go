@@ -63,7 +63,7 @@ func adopted(t *testing.T, n *node) {
 func notAdopted(t *testing.T, n *node) {
 	n.brought("key")
 	n.unchanged(func() {
-		n.fails("create", volume("adopt", "other"), `has no dataset with the key`)
+		n.fails("create", volume("adopt", "other"), `has no dataset with the key in "adopt"`)
 		n.fails("create", volume("adopt", "key", "clone_from", "data@one"), "mutually exclusive")
 		elsewhere := volume("adopt", "key")
 		elsewhere.namespace = "ops"
@@ -71,7 +71,7 @@ func notAdopted(t *testing.T, n *node) {
 		n.fails("create", volume("clone_from", "theirs@one"), `found no volume "theirs" to clone`)
 	})
 	has(t, n.create(volume("adopt", "key")).Path, "a", "text")
-	n.refused("create", volume("adopt", "key"), `has no dataset with the key`) // the dataset is a volume now
+	n.refused("create", volume("adopt", "key"), `has no dataset with the key in "adopt"`) // the dataset is a volume now
 }
 
 func killedInAdopt(t *testing.T, n *node) {

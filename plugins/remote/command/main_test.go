@@ -6,7 +6,6 @@ package command
 import (
 	"bytes"
 	"context"
-	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -44,8 +43,7 @@ func TestMain(m *testing.M) {
 		core.Main(p)
 		return
 	}
-	flag.Parse()
-	_ = flag.Set("test.parallel", "8") // the tests mostly wait until an idle supervisor ends
+	testsupport.RunInParallel(8) // the tests mostly wait until an idle supervisor ends
 	os.Exit(testsupport.EndRoles(m.Run()))
 }
 

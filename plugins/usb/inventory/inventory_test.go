@@ -152,8 +152,8 @@ func TestInventory_WarnsOnce(t *testing.T) {
 	for range 3 {
 		m.wantPublished("10c4/a/ea60 10c4:ea60:0001")
 	}
-	n = strings.Count(m.log.String(), `device 10c4:ea60:0001 matches blocks "a" and `+
-		`"b"`)
+	n = strings.Count(m.log.String(), `device 10c4:ea60:0001 matches blocks "a" and "b", `+
+		`and belongs to the first`)
 	test.Eq(t, 1, n, test.Sprintf("logged %d times: %s", n, m.log))
 }
 
